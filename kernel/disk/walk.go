@@ -37,15 +37,18 @@ const (
 	// maxDepth bounds the depth of a walk; each level takes about 40 bytes.
 	maxDepth = 1 << 17
 	// maxLinks is how many files with several names are remembered. Each name of a
-	// further one counts for its share of the bytes, and as one inode.
+	// further one counts for its share of the bytes and of the inode.
 	maxLinks = 1 << 16
+	// wholeInode is the unit of Walker.shares.
+	wholeInode = 1 << 32
 	// maxPending is how many subdirectories are queued before the first is entered.
 	maxPending = 64
 )
 
 // Walker computes the disk usage of a directory by visiting every entry. It follows
 // no symbolic links and enters no other mounts. A file with several names counts
-// once. A Walker is for one walk.
+// once; of more than maxLinks such files, some count by the share of the names that the walk
+// visits. A Walker is for one walk.
 //
 // Other processes may write to the directory during the walk, and may be hostile: a
 // very deep, very wide or changing tree can't make the walk leave the directory, use
@@ -71,11 +74,14 @@ type Walker struct {
 	current                atomic.Pointer[string]
 
 	links map[inode]struct{}
-	buf   *buffer
-	st    unix.Statx_t
-	stack []level
-	fd    int // of the current directory, or -1
-	mount uint64
+	// shares is the sum of the shares that names have in their inodes, in 1/wholeInode,
+	// for files that links does not have.
+	shares uint64
+	buf    *buffer
+	st     unix.Statx_t
+	stack  []level
+	fd     int // of the current directory, or -1
+	mount  uint64
 	// skipErr is the first reason why an entry was left out, stopErr the reason why
 	// the walk ended early.
 	skipErr, stopErr error
@@ -358,14 +364,25 @@ func (w *Walker) count() {
 		if len(w.links) < maxLinks {
 			w.links[self] = struct{}{}
 		} else {
-			// Rounded up, so that the share of a non-empty file is not 0 bytes.
-			links := uint64(w.st.Nlink)
-			u = Usage{Bytes: (u.Bytes + links - 1) / links, Inodes: 1}
+			u = w.share(u.Bytes)
 		}
 	}
 	w.bytes.Add(u.Bytes)
 	w.inodes.Add(u.Inodes)
 }
+
+// share returns the share that one of the names of the file in w.st has in its bytes and in
+// its inode. Bytes are rounded up, so that the share of a non-empty file is not 0. An inode
+// counts with the name that begins it: the sum of all shares is rounded up to whole inodes.
+func (w *Walker) share(bytes uint64) Usage {
+	names := uint64(w.st.Nlink)
+	before := wholeInodes(w.shares)
+	w.shares += wholeInode / names
+	return Usage{Bytes: (bytes + names - 1) / names, Inodes: wholeInodes(w.shares) - before}
+}
+
+// wholeInodes returns a sum of shares in inodes, rounded up.
+func wholeInodes(shares uint64) uint64 { return (shares + wholeInode - 1) / wholeInode }
 
 func (w *Walker) close() {
 	for _, l := range w.stack {

@@ -128,6 +128,33 @@ func TestWalkStaysOnItsMount(t *testing.T) {
 	}
 }
 
+// A file with several names counts as one inode also if the walk can't remember it: each of
+// its names counts as a share.
+func TestWalkManyLinkedFiles(t *testing.T) {
+	root := t.TempDir()
+	for _, names := range []int{2, 3, 7, 1000} {
+		first := filepath.Join(root, fmt.Sprintf("%d-0", names))
+		fill(t, first, 10000)
+		for i := 1; i < names; i++ {
+			if err := os.Link(first, filepath.Join(root, fmt.Sprintf("%d-%d", names, i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := du(t, root)
+	w := &Walker{}
+	w.Include = func(string) bool { // as if the walk had found maxLinks other files
+		for i := uint32(1); len(w.links) < maxLinks; i++ {
+			w.links[inode{major: ^uint32(0), minor: i}] = struct{}{}
+		}
+		return true
+	}
+	got, err := w.Usage(t.Context(), root)
+	if err != nil || got.Inodes != want.Inodes || got.Bytes < want.Bytes || got.Bytes > want.Bytes+1012 {
+		t.Errorf("Usage = %+v, %v; want %+v as du reports, and less than a byte more for each name", got, err, want)
+	}
+}
+
 func TestWalkIsBounded(t *testing.T) {
 	root := t.TempDir()
 	for i := range 100 {
