@@ -26,6 +26,10 @@ type Pod struct {
 	// ProtectedReason is why the source of the pod exempts it from eviction; empty if it does
 	// not.
 	ProtectedReason string
+	// Essential is set if a container of the pod contains a process that the node needs: evictd,
+	// the runtime, a kubelet. A shutdown does not stop such a pod either, though it stops others
+	// that are protected.
+	Essential bool
 
 	// TerminationGraceSeconds is the pod's own grace period; nil means unset.
 	TerminationGraceSeconds *int64

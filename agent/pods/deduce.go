@@ -55,7 +55,7 @@ func (d *deduction) fill(p *pod) {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
 		if pc.location.guarded != "" {
-			p.spec.ProtectedReason = containsPrefix + pc.location.guarded
+			p.spec.ProtectedReason, p.spec.Essential = "contains "+pc.location.guarded, true
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {

@@ -225,9 +225,9 @@ func TestOwner(t *testing.T) {
 			i := n.synced(func(o *Options) { o.KubeletAbsent = tt.absent })
 			s := i.Measure(time.Now())
 			pod := s.Pods[0]
-			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.ProtectedReason != tt.protected {
-				t.Errorf("pod: kubelet %t, static %t, mirror %t, protected %q; want %t, %t, false, %q",
-					pod.Kubelet, pod.Static, pod.Mirror, pod.ProtectedReason, tt.kubelet, tt.static, tt.protected)
+			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.Essential || pod.ProtectedReason != tt.protected {
+				t.Errorf("pod: kubelet %t, static %t, mirror %t, essential %t, protected %q; want %t, %t, false, false, %q",
+					pod.Kubelet, pod.Static, pod.Mirror, pod.Essential, pod.ProtectedReason, tt.kubelet, tt.static, tt.protected)
 			}
 			if got := s.Handles[p.UID].Owned; got == tt.kubelet {
 				t.Errorf("owned = %t; want %t", got, !tt.kubelet)

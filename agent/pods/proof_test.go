@@ -147,6 +147,9 @@ func TestProof(t *testing.T) {
 				if got := s.Pods[0].ProtectedReason; (got == "") != (tt.protected == "") || !strings.Contains(got, tt.protected) {
 					t.Errorf("protected = %q; want %q", got, tt.protected)
 				}
+				if got, want := s.Pods[0].Essential, tt.protected != ""; got != want {
+					t.Errorf("essential = %t; want %t", got, want)
+				}
 			})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/loop"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 )
@@ -105,7 +104,7 @@ func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[
 func plan(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
 	in := shutdown.Inputs{Event: shutdown.Begin, Schedule: schedule}
 	for i := range v.Snapshot.Pods {
-		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
+		if p := &v.Snapshot.Pods[i]; !p.Essential {
 			in.Pods = append(in.Pods, *p)
 		}
 	}

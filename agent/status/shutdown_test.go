@@ -42,7 +42,7 @@ func TestGroupsPlanned(t *testing.T) {
 		evict.Pod{UID: "q", Namespace: "default", Name: "quick", TerminationGraceSeconds: &own},
 		evict.Pod{UID: "l", Namespace: "default", Name: "log", DaemonSet: true},
 		evict.Pod{UID: "d", Namespace: "kube-system", Name: "dns", Priority: &priority},
-		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", ProtectedReason: "contains evictd (pid 7)"},
+		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Essential: true},
 	}}}
 	schedule := shutdown.Schedule{{Time: 20 * time.Second}, {Priority: 2_000_000_000, Time: 10 * time.Second}}
 	var got []string

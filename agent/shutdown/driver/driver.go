@@ -15,7 +15,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
@@ -299,7 +298,7 @@ func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	awaitsFirstList := !d.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
 	in.PodsUnknown = v.Snapshot.Listed.IsZero() || awaitsFirstList
 	for i := range v.Snapshot.Pods {
-		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
+		if p := &v.Snapshot.Pods[i]; !p.Essential {
 			in.Pods = append(in.Pods, *p)
 		}
 	}

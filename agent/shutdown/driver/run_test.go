@@ -150,7 +150,7 @@ func TestSavedWithLastRecord(t *testing.T) {
 // A pod that is essential to the node is not stopped.
 func TestEssentialPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, ProtectedReason: "contains evictd"})
+		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Essential: true})
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(time.Minute)
