@@ -130,7 +130,7 @@ func TestProperties(t *testing.T) {
 			g.changeNode(&tl.in)
 			at += time.Duration(g.IntN(1500)) * time.Millisecond
 			var outcomes []Outcome
-			if tl.state.Reclaim != nil && tl.state.Reclaim.Running && g.oneIn(2) {
+			if tl.state.Reclaim != nil && g.oneIn(2) {
 				outcomes = append(outcomes, Outcome{})
 			}
 			before, pods := tl.state.Clone(), tl.in.Pods

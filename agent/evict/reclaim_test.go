@@ -62,7 +62,7 @@ func TestReclaimStages(t *testing.T) {
 				if o.Reclaim.Signal != tt.signal || o.Reclaim.Deficit != 7*gi {
 					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
 				}
-				if !tl.state.Reclaim.Running {
+				if tl.state.Reclaim == nil {
 					t.Errorf("stage %d: the reclaim is not waited for", i)
 				}
 				o = tl.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not end the stages")})

@@ -110,11 +110,10 @@ type Backoff struct {
 	PoorReturns int `json:"poor,omitempty"`
 }
 
-// PendingReclaim is a node-level reclaim that was ordered.
+// PendingReclaim is a node-level reclaim that was ordered and whose Outcome Step waits for.
 type PendingReclaim struct {
 	Threshold ThresholdKey `json:"threshold"`
-	Stage     int          `json:"stage"`   // index into the layout's stages for the signal
-	Running   bool         `json:"waiting"` // for its Outcome
+	Stage     int          `json:"stage"` // index into the layout's stages for the signal
 }
 
 // DryRunVictim is a pod that dry run would have evicted and counts as gone until the

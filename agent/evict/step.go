@@ -198,7 +198,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 		next = d.Reclaim.Stage + 1
 	}
 	if next < len(kinds) && !(next == 0 && d.skipReclaim(t, deficit)) {
-		d.Reclaim = &PendingReclaim{Threshold: t.Key(), Stage: next, Running: true}
+		d.Reclaim = &PendingReclaim{Threshold: t.Key(), Stage: next}
 		d.out.Reclaim = &Reclaim{Kind: kinds[next], Signal: t.Signal, Deficit: deficit}
 		return true
 	}

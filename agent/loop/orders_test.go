@@ -77,7 +77,7 @@ func TestReclaimOfAnEarlierRun(t *testing.T) {
 	}, func(n *node, o *Options) {
 		n.add("a", gi)
 		n.observe(signal.NodeFsAvailable, gi/2)
-		o.State.Reclaim = &evict.PendingReclaim{Threshold: evict.ThresholdKey{Signal: signal.NodeFsAvailable}, Running: true}
+		o.State.Reclaim = &evict.PendingReclaim{Threshold: evict.ThresholdKey{Signal: signal.NodeFsAvailable}}
 	})
 }
 

@@ -26,7 +26,7 @@ func (l *Loop) reclaim(v *View) {
 		l.reclaiming = true
 		l.reclaimBackoff.ordered(v.State.Reclaim.Threshold)
 		l.reclaimer.Start(*v.Orders.Reclaim)
-	case v.State.Reclaim != nil && v.State.Reclaim.Running && !l.reclaiming:
+	case v.State.Reclaim != nil && !l.reclaiming:
 		l.outcomes = append(l.outcomes, evict.Outcome{})
 	case !l.reclaiming:
 		l.reclaimBackoff.ended(v.Time)
