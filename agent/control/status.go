@@ -172,9 +172,9 @@ type Config struct {
 // DryRunVictim is a pod that evictd would have evicted outside dry run. It
 // continues to run, and counts as gone until the episode ends.
 type DryRunVictim struct {
-	Pod    string        `json:"pod"`
-	UID    string        `json:"uid"`
-	Signal signal.Signal `json:"signal"`
+	Pod   string `json:"pod"`
+	UID   string `json:"uid"`
+	Cause string `json:"signal"` // the signal, the contention condition, or the limit that the pod exceeded
 }
 
 // Records is the response to /v1/records.

@@ -97,6 +97,9 @@ func TestContentionInDryRun(t *testing.T) {
 	tl := contendedNode(t, true)
 	tl.in.DryRun = true
 	wantVictims(t, "5s", tl.step(5*time.Second), "a")
+	if got, want := tl.state.DryRunVictims[0].Cause, string(tl.in.Contention[0].Condition); got != want {
+		t.Errorf("cause of the dry-run victim = %q; want %q", got, want)
+	}
 	wantVictims(t, "8s", tl.step(8*time.Second))
 	wantVictims(t, "10s: a counts as gone and is reported once", tl.step(10*time.Second), "b")
 	tl.in.Contention = nil

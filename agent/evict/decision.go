@@ -196,7 +196,7 @@ func (d *decision) victimCount(t *Threshold, deficit int64, ranked []Ranked) (n 
 func (d *decision) addVictim(e *podEntry, k ThresholdKey, o *Order) {
 	_, isSignal := signal.Parse(o.Cause) // else it is a limit or a contention condition
 	if d.in.DryRun {
-		d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: e.UID, Signal: k.Signal, OverLimit: !isSignal})
+		d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: e.UID, Cause: o.Cause, Signal: k.Signal, OverLimit: !isSignal})
 		return
 	}
 	v := newVictim(e, k, o, d.now)

@@ -90,6 +90,9 @@ func TestDryRunLimits(t *testing.T) {
 	tl.in.DryRun = true
 	tl.in.Pods = []Pod{aPod("a", withRootfs(2), func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1") })}
 	wantVictims(t, "0s", tl.step(0), "a")
+	if got := tl.state.DryRunVictims[0].Cause; got != CausePodLimit {
+		t.Errorf("cause of the dry-run victim = %q; want %q", got, CausePodLimit)
+	}
 	wantVictims(t, "1s", tl.step(time.Second))
 	tl.pod("a").Containers[0].Usage.Rootfs = 1
 	tl.step(2 * time.Second)

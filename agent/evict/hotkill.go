@@ -33,7 +33,7 @@ func (d *decision) adoptHotKills() {
 		d.noteCondition(k.Threshold.Signal.Condition())
 		d.activate(k)
 		if k.DryRun {
-			d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: k.Pod.UID, Signal: k.Threshold.Signal})
+			d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: k.Pod.UID, Cause: o.Cause, Signal: k.Threshold.Signal})
 			continue
 		}
 		// The hot path had settled an earlier victim with this UID, or it could not have

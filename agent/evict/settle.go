@@ -175,7 +175,7 @@ func (d *decision) detectRevivals() {
 // detectRevivals notices when the pod is started again.
 func (d *decision) victimGone(v *Victim) {
 	if v.Status == Unsettled {
-		d.noteReturn(group(v.Signal.Signal), false)
+		d.noteReturn(v, false)
 	}
 	if !v.Kubelet {
 		return

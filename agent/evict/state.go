@@ -89,7 +89,7 @@ type Victim struct {
 	Kubelet   bool  `json:"kubelet,omitempty"`
 	LastStart int64 `json:"lastStart,omitempty"`
 	// OverLimit is set if no threshold caused the eviction, but a limit of the pod's own
-	// or contention. Signal is then only the signal that the pod's usage counts for.
+	// or contention. Signal is then one that the pod's usage counts for, and decides nothing.
 	OverLimit bool `json:"limit,omitempty"`
 }
 
@@ -120,6 +120,7 @@ type PendingReclaim struct {
 // episode ends.
 type DryRunVictim struct {
 	UID    string        `json:"uid"`
+	Cause  string        `json:"cause"`  // of the order
 	Signal signal.Signal `json:"signal"` // whose episode it belongs to
 	// OverLimit is set if the episode is not the signal's: it is that of Contention if that
 	// is set, else that of the pod's own limit.
@@ -287,15 +288,21 @@ func (s *State) poorReturns(g signal.Signal) bool {
 func (s *State) noteSettleResult(v *Victim, end settleResult) {
 	switch {
 	case end == returnedEnough:
-		s.noteReturn(group(v.Signal.Signal), false)
-	case end == becameStuck && !v.OverLimit:
-		s.noteReturn(group(v.Signal.Signal), v.Lowest > v.Expected/2)
+		s.noteReturn(v, false)
+	case end == becameStuck:
+		s.noteReturn(v, v.Lowest > v.Expected/2)
 	}
 }
 
-// noteReturn updates the group's count of consecutive victims that freed less than half
-// of what was expected.
-func (s *State) noteReturn(g signal.Signal, poor bool) {
+// noteReturn updates the count of consecutive victims, of the group of the victim's signal,
+// that freed less than half of what was expected. What a pod frees that was evicted for its
+// own limit or for contention says nothing about the pods that are evicted for the signal, so
+// it does not change the count.
+func (s *State) noteReturn(v *Victim, poor bool) {
+	if v.OverLimit {
+		return
+	}
+	g := group(v.Signal.Signal)
 	if poor {
 		s.backoff(g).PoorReturns++
 		return

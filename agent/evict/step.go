@@ -109,10 +109,9 @@ func (d *decision) enforceLimits() {
 	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
 	for _, o := range found {
 		d.limitEviction = true
-		// A limit has no threshold, but a victim needs a threshold's key. nodefs.available
-		// is right for most limits. It is wrong for that of a memory-backed emptyDir, but
-		// the key has little effect here: a victim that frees its memory resets the poor
-		// returns of the signal, and evictctl status shows the signal in dry run.
+		// A limit has no threshold, but a victim needs a threshold's key, which decides
+		// nothing for it. nodefs.available is right for most limits, though not for that of
+		// a memory-backed emptyDir.
 		d.evict(o.pod, ThresholdKey{Signal: signal.NodeFsAvailable}, Order{
 			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: immediateGrace,
 			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,

@@ -80,6 +80,26 @@ func TestGoneVictimResetsPoorReturns(t *testing.T) {
 	}
 }
 
+// A pod that was evicted for its own limit or for contention does not change the count of poor
+// returns: neither one that is gone, nor one that has freed enough, nor a stuck one.
+func TestPoorReturnsIgnoreOtherCauses(t *testing.T) {
+	for uid, want := range map[string]VictimStatus{"a": Settled, "b": Stuck, "gone": ""} {
+		tl := shortOfMemory(t, 100*mi, 10*mi, 200*mi)
+		tl.in.Measured = true
+		v := unsettledVictim(uid)
+		v.OverLimit = true
+		tl.state.Victims = []Victim{v}
+		tl.state.Backoffs = []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 2}}
+		tl.step(tl.in.Policy.SettleTimeout)
+		if v := tl.state.victim(uid); v != nil && v.Status != want || v == nil && want != "" {
+			t.Errorf("victim %s: %+v; want status %q", uid, v, want)
+		}
+		if got := tl.state.Backoffs[0].PoorReturns; got != 2 {
+			t.Errorf("victim %s: poor returns = %d; want 2", uid, got)
+		}
+	}
+}
+
 // A victim that has freed enough resets the count of poor returns of its own signal.
 func TestSettledVictimResetsPoorReturns(t *testing.T) {
 	tl := shortOfMemory(t, 100*mi, 40*mi)

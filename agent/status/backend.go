@@ -149,7 +149,7 @@ func dryRunVictims(v *loop.View) (list control.List[control.DryRunVictim]) {
 	for _, p := range v.State.DryRunVictims {
 		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
 		if at >= 0 {
-			list = append(list, control.DryRunVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Signal: p.Signal})
+			list = append(list, control.DryRunVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Cause: p.Cause})
 		}
 	}
 	return list
@@ -264,7 +264,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
 		for _, p := range dryRunVictims(v) {
-			e.Notes = append(e.Notes, "dry run: "+p.Pod+" would have been evicted for "+p.Signal.String()+" and counts as gone")
+			e.Notes = append(e.Notes, "dry run: "+p.Pod+" would have been evicted for "+p.Cause+" and counts as gone")
 		}
 	}
 	if o := v.Observations[s]; o.Status == signal.NotObserved {

@@ -64,7 +64,7 @@ func TestStatus(t *testing.T) {
 	v := n.step(t, "evictionHard: {memory.available: 1Gi, nodefs.available: 1Gi, nodefs.inodesFree: 5%}\n", pod("web", 2*gib))
 	v.Mode = loop.Mode{DryRun: true, Reasons: []string{"--dry-run was given"}}
 	v.Orders.Conditions = []signal.Condition{signal.MemoryPressure}
-	v.State.DryRunVictims = []evict.DryRunVictim{{UID: "web", Signal: signal.MemoryAvailable}, {UID: "gone", Signal: signal.MemoryAvailable}}
+	v.State.DryRunVictims = []evict.DryRunVictim{{UID: "web", Cause: evict.CausePodLimit, OverLimit: true}, {UID: "gone"}}
 	v.State.Victims = []evict.Victim{{UID: "old"}}
 	at := time.Now().Add(-time.Minute)
 	for i := range maxProactiveReports + 1 {
@@ -85,7 +85,7 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(control.Mode{DryRun: true, Why: control.List[string]{"--dry-run was given"}}, s.Mode); diff != "" {
 		t.Errorf("mode differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(control.List[control.DryRunVictim]{{Pod: "default/web", UID: "web", Signal: signal.MemoryAvailable}}, s.DryRunVictims); diff != "" {
+	if diff := cmp.Diff(control.List[control.DryRunVictim]{{Pod: "default/web", UID: "web", Cause: evict.CausePodLimit}}, s.DryRunVictims); diff != "" {
 		t.Errorf("victims of the dry run differ (-want +got):\n%s", diff)
 	}
 	if m := s.Signals[signal.MemoryAvailable]; m.Status != control.Observed || m.DryRunAdds == 0 || len(m.Thresholds) == 0 {

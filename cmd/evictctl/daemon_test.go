@@ -233,7 +233,7 @@ func TestDryRunText(t *testing.T) {
 	socket := serve(t, &daemon{
 		status: control.Status{
 			Ready: true, Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
-			DryRunVictims: control.List[control.DryRunVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
+			DryRunVictims: control.List[control.DryRunVictim]{{Pod: "default/hog", Cause: "memory.available"}},
 		},
 		explanation: control.Explanation{Signal: signal.MemoryAvailable, Observation: memory},
 	})

@@ -67,7 +67,7 @@ func statusPage(s *control.Status) *page {
 	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
 	p.line("layout:      %s", layouts[s.Layout])
 	for _, v := range s.DryRunVictims {
-		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
+		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Cause)
 	}
 	for _, f := range s.Futile {
 		p.line("futile:      %s lacks %s, all eligible pods would free %s; next victim after %s",
