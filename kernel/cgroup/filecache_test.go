@@ -117,13 +117,13 @@ func TestNativeSumFileCache(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "cache")
 		writer := exec.Command(os.Args[0], "-test.run=^TestCache$")
 		writer.Env = append(os.Environ(), "EVICTD_TEST_CACHE="+file)
-		cmd, in, out := startCommand(t, writer, h.Memory.Path(container))
+		in, out := kerneltest.Start(t, writer, h.Memory.Path(container))
 		if _, err := io.WriteString(in, "\n"); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan string, 1)
 		go func() {
-			line, _ := bufio.NewReader(out).ReadString('\n')
+			line, _ := out.ReadString('\n')
 			done <- line
 		}()
 		var line string
@@ -153,8 +153,8 @@ func TestNativeSumFileCache(t *testing.T) {
 		if err != nil || got.Inactive+got.Active+slack < cached || got.Inactive+got.Active > m.Usage+slack {
 			t.Errorf("round %d: SumFileCache() = %+v, %v; want at least %d MiB, and at most the usage of %d", round, got, err, cached>>20, m.Usage)
 		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = writer.Process.Kill()
+		_ = writer.Wait()
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}

@@ -6,12 +6,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func eventually(t *testing.T, what string, done func() bool) {
@@ -27,34 +27,9 @@ func eventually(t *testing.T, what string, done func() bool) {
 // start starts a process that runs until the test ends, and moves it into cgroups.
 func start(t *testing.T, dirs ...string) *exec.Cmd {
 	t.Helper()
-	cmd, _, _ := startCommand(t, exec.Command("cat"), dirs...)
+	cmd := exec.Command("cat")
+	kerneltest.Start(t, cmd, dirs...)
 	return cmd
-}
-
-func startCommand(t *testing.T, cmd *exec.Cmd, dirs ...string) (*exec.Cmd, io.Writer, io.Reader) {
-	t.Helper()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	for _, dir := range dirs {
-		pid := []byte(strconv.Itoa(cmd.Process.Pid))
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), pid, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cmd, in, out
 }
 
 // waitExit fails the test if the process of cmd does not exit within 10 s.
@@ -100,12 +75,12 @@ func startAllocator(t *testing.T, dir string) int {
 	t.Helper()
 	allocator := exec.Command(os.Args[0], "-test.run=^TestAllocate$")
 	allocator.Env = append(os.Environ(), "EVICTD_TEST_ALLOCATE=1")
-	cmd, in, out := startCommand(t, allocator, dir)
+	in, out := kerneltest.Start(t, allocator, dir)
 	if _, err := io.WriteString(in, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "allocated\n" {
+	if line, err := out.ReadString('\n'); err != nil || line != "allocated\n" {
 		t.Fatalf("the process printed %q, %v; want allocated", line, err)
 	}
-	return cmd.Process.Pid
+	return allocator.Process.Pid
 }

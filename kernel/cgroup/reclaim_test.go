@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -35,9 +34,9 @@ func TestNativeReclaim(t *testing.T) {
 	const size = 48 << 20
 	file := filepath.Join(t.TempDir(), "cache")
 	script := fmt.Sprintf("read go; dd if=/dev/zero of=%s bs=1M count=%d conv=fsync 2>/dev/null; echo done; read end", file, size>>20)
-	_, in, out := startCommand(t, exec.Command("sh", "-c", script), h.Memory.Path(name))
+	in, out := kerneltest.Start(t, exec.Command("sh", "-c", script), h.Memory.Path(name))
 	fmt.Fprintln(in, "go")
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "done\n" {
+	if line, err := out.ReadString('\n'); line != "done\n" {
 		t.Fatalf("the writer printed %q, %v; want done", line, err)
 	}
 	before, err := c.Memory()

@@ -164,23 +164,8 @@ func grow(t *testing.T, h *cgroup.Hierarchy, c *cgroup.Cgroup) *grower {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestGrow$")
 	cmd.Env = append(os.Environ(), "EVICTD_TEST_GROW=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	g := &grower{cmd: cmd, in: in, out: bufio.NewReader(out)}
-	write(t, h, c.Path(), "cgroup.procs", strconv.Itoa(cmd.Process.Pid))
+	in, out := kerneltest.Start(t, cmd, h.Memory.Path(c.Path()))
+	g := &grower{cmd: cmd, in: in, out: out}
 	g.do(t, "drop") // returns when the process runs
 	return g
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -187,28 +186,13 @@ func TestSpin(t *testing.T) {
 	over.Store(true)
 }
 
-// spin starts four tasks on one CPU, in the cgroup dir, or in the cgroup of the test
-// if dir is "".
-func spin(t *testing.T, dir string) {
+// spin starts four tasks on one CPU, in the cgroups of these directories, or without any in
+// the cgroup of the test.
+func spin(t *testing.T, cgroups ...string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSpin$")
 	cmd.Env = append(os.Environ(), "EVICTD_TEST_SPIN=1", "GOMAXPROCS=6")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	if dir != "" {
-		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
+	in, _ := kerneltest.Start(t, cmd, cgroups...)
 	if _, err := io.WriteString(in, "\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +231,7 @@ func TestTriggerFires(t *testing.T) {
 	start := time.Now()
 	g := NewGrowth(trigger.Armed(), total, start)
 	p := watch(t, trigger)
-	spin(t, "")
+	spin(t)
 	// On a busy machine, the kernel may count stalls from before it was armed.
 	const maxEvents = 3
 	var now time.Time
