@@ -54,21 +54,9 @@ func TestFastKill(t *testing.T) {
 			}
 			k.Follow(t.Context(), hardJob().Order, handle, result)
 			k.Wait()
-			if pids := p.pids(); len(pids) > 0 {
-				t.Errorf("processes left in the cgroup: %v", pids)
-			}
-			if err := cmd.Wait(); err == nil {
-				t.Error("the command exited by itself; want it killed")
-			}
-			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
-				t.Errorf("stages = %v; want all four in order", got)
-			}
-			if last := reports.last(); last.Err != nil || last.Processes != result.Processes {
-				t.Errorf("last report = %+v; want %d processes and no error", last, result.Processes)
-			}
-			slices.Sort(runtime.calls)
-			if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
-				t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+			p.wantKilled(cmd, &reports, runtime)
+			if last := reports.last(); last.Processes != result.Processes {
+				t.Errorf("last report = %+v; want %d processes", last, result.Processes)
 			}
 			if handle.Ref() {
 				t.Error("the handle is open after Follow; want it closed")

@@ -200,6 +200,31 @@ func (h *progressLog) last() Progress {
 	return h.reports[len(h.reports)-1]
 }
 
+// wantGone checks that an eviction went through all stages without an error.
+func (h *progressLog) wantGone(t *testing.T) {
+	t.Helper()
+	if got := h.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || h.last().Err != nil {
+		t.Errorf("stages = %v, error %v; want all four in order, and none", got, h.last().Err)
+	}
+}
+
+// wantKilled checks that a hard eviction of container c1 has killed a command and all other
+// processes, and that the runtime was then asked to stop the container and the sandbox.
+func (p *testCgroup) wantKilled(cmd *exec.Cmd, reports *progressLog, runtime *fakeRuntime) {
+	p.t.Helper()
+	if pids := p.pids(); len(pids) > 0 {
+		p.t.Errorf("processes left in the cgroup: %v", pids)
+	}
+	if err := cmd.Wait(); err == nil {
+		p.t.Error("the command exited by itself; want it killed")
+	}
+	reports.wantGone(p.t)
+	slices.Sort(runtime.calls)
+	if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
+		p.t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+	}
+}
+
 func hardJob(c ...evict.RunningContainer) Job {
 	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &evict.Guard{}}
 }

@@ -3,7 +3,6 @@ package act
 import (
 	"errors"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -12,27 +11,33 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// A handle that was replaced between the kill and Follow is used to the end.
-func TestFollowReplacedHandle(t *testing.T) {
-	p := newTestCgroup(t)
-	cmd := p.run("sleep 1000 & wait")
-	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
-	handle := p.prepare(p.container("c1"))
-	var reports progressLog
-	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Ref() {
-		t.Fatal("could not reference the handle")
+// A handle that is replaced before the kill, or between the kill and Follow, is used to the end.
+func TestReplacedHandle(t *testing.T) {
+	for _, replaced := range []string{"before the kill", "after the kill"} {
+		p := newTestCgroup(t)
+		cmd := p.run("sleep 1000 & wait")
+		p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
+		handle := p.prepare(p.container("c1"))
+		var reports progressLog
+		k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+		if !handle.Ref() {
+			t.Fatal("could not reference the handle")
+		}
+		if replaced == "before the kill" {
+			handle.Close()
+		}
+		result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
+		if result.Err != nil || result.Processes != 2 {
+			t.Errorf("%s: fast kill = %+v; want 2 processes", replaced, result)
+		}
+		handle.Close()
+		k.Follow(t.Context(), hardJob().Order, handle, result)
+		handle.Unref()
+		k.Wait()
+		reports.wantGone(t)
+		cmd.Wait()
+		p.waitFor("the reaper has dropped its references", func() bool { return handle.refs.Load() == closedBit })
 	}
-	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
-	handle.Close()
-	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Unref()
-	k.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
-	cmd.Wait()
-	p.waitFor("the reaper has dropped its references", func() bool { return handle.refs.Load() == closedBit })
 }
 
 // Follow with a handle without references kills the pod through new descriptors.
@@ -50,9 +55,7 @@ func TestFollowClosedHandle(t *testing.T) {
 		t.Fatalf("processes left in the cgroup: %v", pids)
 	}
 	cmd.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
+	reports.wantGone(t)
 }
 
 func TestHandleOutdated(t *testing.T) {
@@ -105,31 +108,6 @@ func TestParseNumber(t *testing.T) {
 			t.Errorf("parseNumber(%q) = %d; want %d", text, got, want)
 		}
 	}
-}
-
-// A handle that was replaced between the choice and the kill can still be used.
-func TestFastKillReplacedHandle(t *testing.T) {
-	p := newTestCgroup(t)
-	cmd := p.run("sleep 1000 & wait")
-	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
-	handle := p.prepare(p.container("c1"))
-	var reports progressLog
-	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Ref() {
-		t.Fatal("could not reference the handle")
-	}
-	handle.Close()
-	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
-	if result.Err != nil || result.Processes != 2 {
-		t.Errorf("fast kill = %+v; want 2 processes", result)
-	}
-	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Unref()
-	k.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
-	cmd.Wait()
 }
 
 // The usage of a container that is gone is 0.
