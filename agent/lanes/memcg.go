@@ -117,16 +117,22 @@ func (l *memcgLane) followPods() error {
 	if err := l.drop(g); err != nil {
 		return err
 	}
-	found, ok, err := l.o.Hierarchy.Kubepods(l.o.CgroupRoot)
-	if err != nil || !ok {
-		return err
-	}
-	opened, err := l.o.Hierarchy.Open(found.Path)
-	if errors.Is(err, cgroup.ErrGone) {
-		return nil
-	}
+	opened, err := openKubepods(l.o.Hierarchy, l.o.CgroupRoot)
 	g.cgroup = opened
 	return err
+}
+
+// openKubepods opens the current kubepods cgroup; nil if there is none.
+func openKubepods(h *cgroup.Hierarchy, cgroupRoot string) (*cgroup.Cgroup, error) {
+	found, ok, err := h.Kubepods(cgroupRoot)
+	if err != nil || !ok {
+		return nil, err
+	}
+	opened, err := h.Open(found.Path)
+	if errors.Is(err, cgroup.ErrGone) {
+		return nil, nil
+	}
+	return opened, err
 }
 
 // arm arms what is wanted on a cgroup at the current positions.

@@ -160,15 +160,8 @@ func (l *psiLane) followPods(now time.Time) error {
 	if err := l.dropPods(); err != nil {
 		return err
 	}
-	found, ok, err := l.o.Hierarchy.Kubepods(l.o.CgroupRoot)
-	if err != nil || !ok {
-		return err
-	}
-	opened, err := l.o.Hierarchy.Open(found.Path)
-	if errors.Is(err, cgroup.ErrGone) {
-		return nil
-	}
-	if err != nil {
+	opened, err := openKubepods(l.o.Hierarchy, l.o.CgroupRoot)
+	if err != nil || opened == nil {
 		return err
 	}
 	l.kubepods = opened

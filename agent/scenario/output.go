@@ -106,12 +106,17 @@ func (s *Scenario) Replay() iter.Seq[Step] {
 
 // WriteJSON replays the scenario as JSON lines: the header, then the steps.
 func (s *Scenario) WriteJSON(w io.Writer) error {
+	return writeJSON(w, s.Header(), s.Replay())
+}
+
+// writeJSON writes a header and steps as JSON lines.
+func writeJSON[S any](w io.Writer, header any, steps iter.Seq[S]) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(s.Header()); err != nil {
+	if err := e.Encode(header); err != nil {
 		return err
 	}
-	for step := range s.Replay() {
+	for step := range steps {
 		if err := e.Encode(step); err != nil {
 			return err
 		}

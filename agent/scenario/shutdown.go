@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"encoding/json"
 	"io"
 	"iter"
 	"slices"
@@ -106,17 +105,7 @@ func (s *Shutdown) Replay() iter.Seq[ShutdownStep] {
 
 // WriteJSON replays the scenario as JSON lines: the header, then the instants.
 func (s *Shutdown) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(s.Header()); err != nil {
-		return err
-	}
-	for step := range s.Replay() {
-		if err := e.Encode(step); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeJSON(w, s.Header(), s.Replay())
 }
 
 // shutdownReplay is the state of a replay.
