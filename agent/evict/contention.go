@@ -86,7 +86,7 @@ func (d *decision) evictFirstRanked(c Contention) {
 	}
 	pod := &d.pods[ranked[0].index]
 	d.evict(pod, ThresholdKey{Signal: signal.MemoryAvailable}, Order{
-		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: immediateGrace,
+		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: MinGrace,
 		Expected: ranked[0].Expected, Reason: ReasonEvicted, Message: contentionMessage(c, d.now),
 		Annotations: map[string]string{starvedResource: string(signal.Memory)},
 	})

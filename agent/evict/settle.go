@@ -24,9 +24,17 @@ const (
 	// stuckRetryAfter is how long a pod that was evicted and is still listed is not chosen
 	// again. Its processes have been killed already, so another SIGKILL rarely helps.
 	stuckRetryAfter = time.Minute
-	// immediateGrace is the grace period of an eviction that does not wait, which the
-	// kubelet sets to 1 s too (pkg/kubelet/eviction: immediateEvictionGracePeriodSeconds).
-	immediateGrace = time.Second
+)
+
+// The grace periods of pods, at an eviction and at a shutdown.
+const (
+	// DefaultGrace is that of a pod that specifies none, as the API server sets it
+	// (pkg/apis/core/v1/defaults.go).
+	DefaultGrace = 30 * time.Second
+	// MinGrace is the minimum, and that of an eviction that does not wait: runtimes count in
+	// whole seconds, and the kubelet gives no less (pkg/kubelet/eviction:
+	// immediateEvictionGracePeriodSeconds).
+	MinGrace = time.Second
 )
 
 // When a victim counts as settled, and a signal as futile.

@@ -113,7 +113,7 @@ func (d *decision) enforceLimits() {
 		// nothing for it. nodefs.available is right for most limits, though not for that of
 		// a memory-backed emptyDir.
 		d.evict(o.pod, ThresholdKey{Signal: signal.NodeFsAvailable}, Order{
-			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: immediateGrace,
+			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: MinGrace,
 			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,
 		})
 	}
@@ -251,20 +251,16 @@ func (d *decision) newOrder(pod *Pod, t *Threshold, o signal.Observation) Order 
 	}
 }
 
-// defaultGraceSeconds is the grace period of a pod that specifies none. The API server
-// sets the same default.
-const defaultGraceSeconds = 30
-
 // grace returns a victim's grace period, like the kubelet's: 1 s for a hard threshold.
 // For a soft one it is the shorter of MaxPodGraceSeconds and the pod's own, the one that
-// is set if only one is, and 30 s if neither is, but at least 1 s. A negative
+// is set if only one is, and DefaultGrace if neither is, but at least MinGrace. A negative
 // MaxPodGraceSeconds is not set.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	if t.Hard() {
-		return immediateGrace
+		return MinGrace
 	}
 	limit, own := d.policy.MaxPodGraceSeconds, pod.TerminationGraceSeconds
-	seconds := int64(defaultGraceSeconds)
+	seconds := int64(DefaultGrace / time.Second)
 	switch {
 	case own != nil && limit >= 0:
 		seconds = min(limit, *own)
@@ -273,7 +269,7 @@ func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	case limit >= 0:
 		seconds = limit
 	}
-	return time.Duration(max(1, seconds)) * time.Second
+	return max(MinGrace, time.Duration(seconds)*time.Second)
 }
 
 // evict orders a pod's eviction and adds the pod to the victims.

@@ -4,20 +4,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/evictd/evictd/agent/config/strict"
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// defaultGraceSeconds is the termination grace period of a pod that specifies none.
-const defaultGraceSeconds = 30
-
 // build returns the pod of the file and reports errors to d, the decoder of that part.
 func (f *filePod) build(d *strict.Decoder) pod {
 	checkName(d, "namespace", f.Namespace)
 	checkName(d, "name", f.Name)
-	grace := int64(defaultGraceSeconds)
+	grace := int64(evict.DefaultGrace / time.Second)
 	if f.TerminationGracePeriodSeconds != nil {
 		grace = *f.TerminationGracePeriodSeconds
 		if grace < 0 {

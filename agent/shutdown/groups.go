@@ -6,17 +6,9 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-const (
-	// defaultGrace is the grace period of a pod that specifies none
-	// (pkg/apis/core/v1/defaults.go).
-	defaultGrace = 30 * time.Second
-	// minGrace is the minimum grace, however little time is left: runtimes count in
-	// whole seconds, and the kubelet gives no less.
-	minGrace = time.Second
-	// killDelay is the time after a pod's grace in which the runtime may still kill
-	// it, before it is killed directly.
-	killDelay = time.Second
-)
+// killDelay is the time after a pod's grace in which the runtime may still kill it, before
+// it is killed directly.
+const killDelay = time.Second
 
 // advance stops the current group, and passes groups whose pods are gone or whose time
 // is up. It asks the pods of each group to stop before it passes the group, also if the
@@ -83,14 +75,14 @@ func (s *stepper) stopWave(secondWave bool) {
 }
 
 // stopPod asks a pod to stop. Its time ends at end at the latest, but not before
-// minGrace.
+// [evict.MinGrace], however little time is left.
 func (s *stepper) stopPod(p *PodState, end time.Time) {
-	own := defaultGrace
+	own := evict.DefaultGrace
 	if running := s.running[p.UID]; running != nil {
 		own, p.LastStart = ownGrace(running), running.LastStart
 	}
 	p.Status = Asked
-	p.Due = s.now.Add(max(minGrace, min(own, end.Sub(s.now))))
+	p.Due = s.now.Add(max(evict.MinGrace, min(own, end.Sub(s.now))))
 	p.Grace = wholeSeconds(p.Due.Sub(s.now))
 	p.Limit = p.Due.Add(killDelay)
 	if p.Limit.After(end) {
@@ -105,7 +97,7 @@ func (s *stepper) stopPod(p *PodState, end time.Time) {
 // ownGrace returns the grace period that the pod specifies.
 func ownGrace(p *evict.Pod) time.Duration {
 	if p.TerminationGraceSeconds == nil {
-		return defaultGrace
+		return evict.DefaultGrace
 	}
 	const most = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(max(0, min(*p.TerminationGraceSeconds, most))) * time.Second
@@ -114,7 +106,7 @@ func ownGrace(p *evict.Pod) time.Duration {
 // wholeSeconds rounds a grace period up to whole seconds, the unit of runtimes. If the
 // pod's time ends before the rounded period does, the pod is killed directly.
 func wholeSeconds(grace time.Duration) time.Duration {
-	return max(minGrace, (grace + time.Second - 1).Truncate(time.Second))
+	return max(evict.MinGrace, (grace + time.Second - 1).Truncate(time.Second))
 }
 
 func latest(a, b time.Time) time.Time {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 // Properties of every shutdown, whatever its groups and pods: no pod is asked
@@ -105,13 +107,13 @@ func checkSimulation(t *testing.T, name string, s simulation) []string {
 			continue
 		}
 		end := begin.Add(s.schedule[:state.Group+1].Total())
-		if state.Limit.After(end) && state.Limit.Sub(p.stopTime) > minGrace {
+		if state.Limit.After(end) && state.Limit.Sub(p.stopTime) > evict.MinGrace {
 			t.Errorf("%s: %s is asked at %v with limit %v; its group ends at %v", name, p.UID, p.stopTime, state.Limit, end)
 		}
 		if gone := p.end(); !s.state.Canceled && (gone.IsZero() || gone.After(state.Limit.Add(killDuration))) {
 			t.Errorf("%s: %s is gone at %v; want %v at the latest", name, p.UID, gone, state.Limit)
 		}
-		if p.grace > max(minGrace, ownGrace(&p.Pod)) || p.grace < minGrace || p.grace%second != 0 {
+		if p.grace > max(evict.MinGrace, ownGrace(&p.Pod)) || p.grace < evict.MinGrace || p.grace%second != 0 {
 			t.Errorf("%s: %s gets a grace of %v; its own is %v", name, p.UID, p.grace, ownGrace(&p.Pod))
 		}
 		for _, b := range s.pods {
