@@ -5,6 +5,7 @@ import (
 
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/kernel"
 )
@@ -31,9 +32,6 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	d.reclaimer = reclaim.New(o, reclaimPolicy(cfg))
 }
 
-// relistInterval is how often a list that reclaim waits for is requested again.
-const relistInterval = time.Second
-
 // unmeasured returns a function that describes which disk usage of the pods was not measured
 // since a time; "" if all was. A pod that started since may not be listed yet, and another
 // would be evicted for its disk usage.
@@ -43,7 +41,7 @@ func (d *daemon) unmeasured() func(since time.Time) string {
 		if d.runtime == nil || d.diskUsage.Covers(since) {
 			return d.usageMeter.Unmeasured(since)
 		}
-		if now := time.Now(); now.Sub(requested) >= relistInterval {
+		if now := time.Now(); now.Sub(requested) >= pods.ListInterval {
 			requested = now
 			d.inventory.Refresh()
 		}

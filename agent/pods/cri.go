@@ -21,10 +21,7 @@ const (
 	// identifyInterval is how often the runtime's version and pid are read while no call
 	// fails: a restarted runtime makes calls fail.
 	identifyInterval = 10 * time.Second
-	// detailsDeadline bounds the time that one list spends on single status calls: one
-	// listInterval.
-	detailsDeadline = time.Second
-	// parallelDetails is how many such calls are made at a time.
+	// parallelDetails is how many status calls of single objects are made at a time.
 	parallelDetails = 8
 )
 
@@ -122,7 +119,8 @@ func (c *CRI) pods(ctx context.Context, sandboxes []cri.Sandbox, containers []cr
 			c.sandboxes.want(s.ID, ready, now)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, detailsDeadline)
+	// One list spends at most the time until the next one on single status calls.
+	ctx, cancel := context.WithTimeout(ctx, ListInterval)
 	defer cancel()
 	parallel(append(c.containers.due(ctx, c.container), c.sandboxes.due(ctx, c.client.SandboxDetail)...))
 

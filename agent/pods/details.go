@@ -77,7 +77,7 @@ func (d *details[T]) due(ctx context.Context, read func(ctx context.Context, id 
 			}
 			began := time.Now()
 			value, err := read(ctx, id)
-			if err != nil && time.Until(end) <= 0 && time.Since(began) < detailsDeadline/2 {
+			if err != nil && time.Until(end) <= 0 && time.Since(began) < ListInterval/2 {
 				return // the deadline ended it early: no attempt
 			}
 			result.value, result.err = value, err

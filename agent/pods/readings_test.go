@@ -280,7 +280,7 @@ func TestNextListIn(t *testing.T) {
 		watched, allBelowKubepods bool
 		want                      time.Duration
 	}{
-		{0, false, false, listInterval},
+		{0, false, false, ListInterval},
 		{0, true, true, watchedListInterval},
 		{4 * time.Second, false, true, 4 * time.Second},
 		{time.Hour, false, true, watchedListInterval},

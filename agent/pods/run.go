@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// listInterval is how often pods are listed without reports of changes, like the
-	// kubelet's PLEG. With them it is watchedListInterval, as reports may be lost.
-	listInterval, watchedListInterval = time.Second, 10 * time.Second
+	// ListInterval is how often pods are listed without reports of changes, like the
+	// kubelet's PLEG, and how often at most a part of evictd that waits for a change requests
+	// a list. With reports it is watchedListInterval, as some may be lost.
+	ListInterval, watchedListInterval = time.Second, 10 * time.Second
 	// unchangedListInterval is the maximum while the runtime reports changes and a walk each
 	// second finds the cgroups of all listed pods and no others.
 	unchangedListInterval = 30 * time.Second
@@ -53,7 +54,7 @@ func (inv *Inventory) Run(ctx context.Context) error {
 		err := inv.Sync(ctx)
 		last = time.Now()
 		if err != nil {
-			timer.Reset(listInterval)
+			timer.Reset(ListInterval)
 		} else {
 			timer.Reset(nextListIn(inv.unchangedFor(last), inv.watched(), inv.current.Load().allBelowKubepods))
 		}
@@ -71,7 +72,7 @@ func nextListIn(unchanged time.Duration, watched, allBelowKubepods bool) time.Du
 	case watched:
 		return watchedListInterval
 	}
-	return min(max(unchanged, listInterval), watchedListInterval)
+	return min(max(unchanged, ListInterval), watchedListInterval)
 }
 
 // watched reports whether there is no runtime, or it reports changes.

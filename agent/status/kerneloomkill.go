@@ -11,15 +11,10 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 )
 
-const (
-	// summaryInterval is how often further kills in a container are logged and
-	// saved, in one line with their number. A container that reaches its limit again
-	// and again loses a hundred processes a second.
-	summaryInterval = execute.KernelKillGap
-	// listInterval is the shortest interval between two requests for a list of the
-	// pods. It limits the load on the runtime.
-	listInterval = time.Second
-)
+// summaryInterval is how often further kills in a container are logged and saved, in one
+// line with their number. A container that reaches its limit again and again loses a
+// hundred processes a second.
+const summaryInterval = execute.KernelKillGap
 
 // KernelOOMKills reports the processes that the kernel's OOM killer kills. The first in
 // a container is reported at once. Further ones are counted and reported as a
@@ -101,7 +96,7 @@ func (k *KernelOOMKills) killed(v *lanes.OOMVictim, now time.Time) {
 func (k *KernelOOMKills) due(now time.Time) time.Duration {
 	wait := summaryInterval
 	if k.stale {
-		if left := listInterval - now.Sub(k.listed); left > 0 {
+		if left := pods.ListInterval - now.Sub(k.listed); left > 0 {
 			wait = min(wait, left)
 		} else {
 			k.listed, k.stale = now, false

@@ -55,7 +55,7 @@ func TestKernelOOMKillsAreSummarized(t *testing.T) {
 		time.Sleep(3 * summaryInterval)
 		cancel()
 		<-done
-		if limit := int(took/listInterval) + 2; lists > limit {
+		if limit := int(took/pods.ListInterval) + 2; lists > limit {
 			t.Errorf("%d lists were requested in %v; want at most %d", lists, took, limit)
 		}
 		out := lines.String()

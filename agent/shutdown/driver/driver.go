@@ -15,6 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
@@ -88,10 +89,6 @@ type command struct {
 // firstListTimeout bounds how long a shutdown waits for its first list of pods, so
 // that pods that started just before do not count as new. A list usually takes less.
 const firstListTimeout = 500 * time.Millisecond
-
-// listInterval is the interval of lists during a shutdown: it is how soon a stopped
-// or new pod is noticed. Without changes the inventory lists less often.
-const listInterval = time.Second
 
 // resumeTimeout bounds how long a shutdown of an earlier run waits for an event of
 // logind before it continues: it may have been canceled.
@@ -291,7 +288,8 @@ func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	if in.Event == shutdown.Begin && !d.state.Active() {
 		began = now
 	}
-	if now.Sub(d.listed) >= listInterval || began.Equal(now) {
+	// A stopped or new pod is noticed this soon: without changes the inventory lists less often.
+	if now.Sub(d.listed) >= pods.ListInterval || began.Equal(now) {
 		d.listed = now
 		d.o.Inventory.Refresh()
 	}
@@ -322,7 +320,7 @@ func (d *Driver) nextStep(wake, now time.Time) time.Time {
 	if !d.state.Active() {
 		return wake
 	}
-	soonest := d.listed.Add(listInterval)
+	soonest := d.listed.Add(pods.ListInterval)
 	if first := d.state.Began.Add(firstListTimeout); !d.state.Listed && first.After(now) && first.Before(soonest) {
 		soonest = first
 	}
