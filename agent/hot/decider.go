@@ -87,7 +87,7 @@ type choice struct {
 // before any thread uses the arbiter.
 func (d *decider) setUp(o *Options) {
 	d.arbiter, d.reader, d.killer, d.dryRunKiller = o.Arbiter, o.Reader, o.Killer, o.DryRunKiller
-	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Arbiter.newQueue(), readTimeout, readTimeoutAfterWalk
+	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Arbiter.newQueue(), memory.ReadTimeout, readTimeoutAfterWalk
 	d.walk, _ = o.Reader.(WalkReader)
 }
 

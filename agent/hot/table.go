@@ -143,10 +143,10 @@ func (t *Table) updateKilled() {
 const (
 	// maxRankingAge is the age up to which usage is used without a refresh.
 	maxRankingAge = 50 * time.Millisecond
-	// readTimeout bounds the reads of memory.stat for one alarm, all together, because
-	// each can block. After a walk they only separate tmpfs from other anonymous memory, so
-	// readTimeoutAfterWalk is shorter.
-	readTimeout, readTimeoutAfterWalk = 10 * time.Millisecond, time.Millisecond
+	// readTimeoutAfterWalk bounds the reads of memory.stat for one alarm, all together,
+	// because each can block. It is shorter than [memory.ReadTimeout], which bounds them
+	// without a walk: after one they only separate tmpfs from other anonymous memory.
+	readTimeoutAfterWalk = time.Millisecond
 )
 
 // choose returns the verdict on the last observation. It refreshes the usage first if it is

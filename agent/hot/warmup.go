@@ -8,6 +8,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -31,7 +32,7 @@ func WarmUp(o Options, pod Handle) Result {
 		Rows: []Row{{Handle: pod}}, // not [Row.Complete], so that a refresh does not lower its usage
 	}
 	pod.Usage()
-	o.Reader.ReadPod(pod, readTimeout)
+	o.Reader.ReadPod(pod, memory.ReadTimeout)
 	o.Arbiter, o.Killer = NewArbiter(), o.DryRunKiller
 	var d decider
 	d.setUp(&o)

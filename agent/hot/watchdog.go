@@ -24,9 +24,10 @@ const (
 	// wakeAfter is how long after an iteration the watchdog wakes up: early enough for
 	// the checks that have to precede a kill.
 	wakeAfter = loopTimeout - maxTickGap
-	// threadTimeout is how long the thread may take to decide on the watchdog's alarm
-	// before the watchdog decides itself.
-	threadTimeout = 100 * time.Millisecond
+	// ThreadTimeout is how long the thread may take to answer an alarm of the watchdog or a
+	// request of the loop, before that kills without it: about a hundred times as long as a
+	// kill takes.
+	ThreadTimeout = 100 * time.Millisecond
 )
 
 // WatchdogLane is the lane of the watchdog's alarms.
@@ -167,7 +168,7 @@ func (w *Watchdog) respond(alarm lanes.Alarm) {
 	decided, processed := w.thread.decided(), w.thread.processed()
 	if w.thread.Raise(alarm) == nil {
 		var none [1]epoll.Event
-		for end := time.Now().Add(threadTimeout); time.Now().Before(end); {
+		for end := time.Now().Add(ThreadTimeout); time.Now().Before(end); {
 			if w.thread.decided() != decided {
 				return
 			}

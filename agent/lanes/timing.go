@@ -31,7 +31,7 @@ const (
 	// alarmDeadline is how long after a crossing was seen a lane may raise its alarm,
 	// and by how much its alarm may precede the last reading above the threshold: the
 	// longest polling interval.
-	alarmDeadline = time.Second
+	alarmDeadline = maxPollInterval
 	// minAbove is how long a signal must have been clearly above a threshold before a
 	// fall below it is a crossing that a lane must not miss. After a dip the lanes wait
 	// for a margin.

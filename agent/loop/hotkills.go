@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
@@ -90,10 +89,6 @@ func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	}
 }
 
-// hotPathTimeout is how long the hot path may take to begin with a request before the loop
-// kills without it: about a hundred times as long as a kill takes.
-const hotPathTimeout = 100 * time.Millisecond
-
 // killUrgent kills the victims of a step's urgent orders on the hot path's thread. It
 // returns the other orders, and those whose pod has no handle that can be opened.
 func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
@@ -119,7 +114,7 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 	if len(orders) == 0 {
 		return rest
 	}
-	if err := l.hot.Execute(ctx, &request, hotPathTimeout); err != nil {
+	if err := l.hot.Execute(ctx, &request, hot.ThreadTimeout); err != nil {
 		l.log.Error("hot path does not answer; the loop kills without it", "error", err)
 		killer := l.ownKiller
 		if v.Mode.DryRun {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -186,7 +187,7 @@ func TestHotPathHangsInAKill(t *testing.T) {
 		n.alarm()
 		n.pass(hotKillTimeout / 2)
 		n.wantCalls("while the hot path kills")
-		n.pass(hotKillTimeout + hotPathTimeout)
+		n.pass(hotKillTimeout + hot.ThreadTimeout)
 		n.wantCalls("when it hangs", "own kill b", "follow b", "evicted s-b 0")
 		if n.arbiter.steals != 1 || !strings.Contains(n.log.String(), "hot path hangs in a kill") {
 			t.Errorf("%d calls of Steal; want 1, and a line of the log: %s", n.arbiter.steals, n.log.String())

@@ -55,11 +55,11 @@ type podUsage struct {
 	ok                    bool
 }
 
-// readDeadline bounds how long an alarm waits for memory.stat of kubepods, and so for
-// the kernel's flush.
-const readDeadline = 10 * time.Millisecond
+// ReadTimeout bounds how long an alarm waits for memory.stat of kubepods, and how long for
+// that of all pods together, and so for the kernel's flush.
+const ReadTimeout = 10 * time.Millisecond
 
-var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", readDeadline)
+var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", ReadTimeout)
 
 // OpenAsyncReader opens the files of the signals. Until Run runs, kubepods can't be read.
 // The reader thread calls onStart first, to set its priority: the calling thread waits for
@@ -70,7 +70,7 @@ func OpenAsyncReader(o Options, onStart func()) (*AsyncReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &AsyncReader{memory: memory, onStart: onStart, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
+	a := &AsyncReader{memory: memory, onStart: onStart, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: ReadTimeout}
 	memory.onOpen = a.offerUsageFD
 	for _, fd := range []*int{&a.wakeFD, &a.doneFD} {
 		if *fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {

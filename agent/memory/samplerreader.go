@@ -66,7 +66,7 @@ type Sampler struct {
 
 const (
 	// samplerDeadline bounds a tick and a walk of the sampler, which normally take
-	// microseconds. It is small against readDeadline, so an alarm can still read files.
+	// microseconds. It is small against ReadTimeout, so an alarm can still read files.
 	samplerDeadline = 500 * time.Microsecond
 	// maxWalkAge is how old a walk may be that confirms an alarm, if it is not older than the
 	// alarm: a crossing that depends on file cache was found by a walk, and the sampler then
