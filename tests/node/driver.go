@@ -94,7 +94,7 @@ func (n *Node) removePods(cgroup string) error {
 			return err
 		}
 	}
-	return n.tree.remove(cgroup, removeTimeout)
+	return n.tree.remove(cgroup, stepTimeout)
 }
 
 // containerCgroup returns the path of a container's cgroup from the cgroupsPath of its OCI spec. That is the path

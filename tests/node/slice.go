@@ -43,7 +43,7 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 	if _, err := systemd("busctl", append(args, "0")...); err != nil {
 		return fmt.Errorf("start slice %s: %w", filepath.Base(cgroup), err)
 	}
-	for end := time.Now().Add(sliceTimeout); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(stepTimeout); ; time.Sleep(2 * time.Millisecond) {
 		missing := ""
 		for file, limit := range limits {
 			b, err := os.ReadFile(h.path(cgroup, file))
@@ -57,7 +57,7 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("start slice %s: after %v: %s", filepath.Base(cgroup), sliceTimeout, missing)
+			return fmt.Errorf("start slice %s: after %v: %s", filepath.Base(cgroup), stepTimeout, missing)
 		}
 	}
 }
@@ -86,9 +86,9 @@ func stopSlice(t tree, cgroup string) error {
 // notLoaded reports whether systemctl failed because a unit is not loaded.
 func notLoaded(err error) bool { return strings.Contains(err.Error(), "not loaded") }
 
-// systemd runs one of systemd's command-line tools and returns its output. It fails after sliceTimeout.
+// systemd runs one of systemd's command-line tools and returns its output. It fails after stepTimeout.
 func systemd(tool string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), sliceTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tool, args...)
 	// Without SYSTEMD_IGNORE_CHROOT, systemctl in a chroot does nothing and exits with 0.

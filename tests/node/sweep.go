@@ -15,13 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long Close and a sweep wait for each step. The timeouts only end a hang; a step usually takes milliseconds.
-var (
-	killTimeout    = ScaleTimeout(30 * time.Second)
-	unmountTimeout = ScaleTimeout(10 * time.Second)
-	removeTimeout  = ScaleTimeout(30 * time.Second)
-	sliceTimeout   = ScaleTimeout(10 * time.Second)
-)
+// stepTimeout bounds each step of Close and of a sweep, and each command of systemd. It only ends a hang; a step usually
+// takes milliseconds.
+var stepTimeout = ScaleTimeout(30 * time.Second)
 
 // sweepAbandoned removes every node of this machine whose process has died without Close: processes, mounts, cgroups,
 // sockets and the contents of its directory. It removes only what a record names. The caller has the machine's lock.
@@ -66,14 +62,14 @@ func (r record) sweep() error {
 	cgroups, sockets := r.cgroups(), r.sockets()
 	var errs []error
 	for _, cgroup := range cgroups {
-		errs = append(errs, t.kill(cgroup, killTimeout))
+		errs = append(errs, t.kill(cgroup, stepTimeout))
 	}
-	errs = append(errs, unmountBelow(r.Dir, unmountTimeout), unmountBelow(r.sideDir(), unmountTimeout))
+	errs = append(errs, unmountBelow(r.Dir, stepTimeout), unmountBelow(r.sideDir(), stepTimeout))
 	if r.Driver == Systemd {
 		errs = append(errs, stopSlice(t, r.podRoot()))
 	}
 	for _, cgroup := range cgroups {
-		errs = append(errs, t.remove(cgroup, removeTimeout))
+		errs = append(errs, t.remove(cgroup, stepTimeout))
 	}
 	for _, socket := range sockets {
 		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
