@@ -9,12 +9,13 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pollinterval"
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel/disk"
 )
 
 // locateAll locates the filesystems and determines which of them are the same: at
-// the start, when a mount changes, and every queryInterval. Mounts also change when
+// the start, when a mount changes, and every signal.KubeletInterval. Mounts also change when
 // containers start and end, so it pauses for queryRetry between two rounds.
 func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 	query := singleCall[cri.ImageFs]{what: "ImageFsInfo"}
@@ -22,7 +23,7 @@ func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 	for {
 		w.setPath(Node, w.nodePath(), nil)
 		w.locateRole(Node, &locating[Node]) // does not depend on the runtime
-		wait := queryInterval
+		wait := signal.KubeletInterval
 		if w.o.Runtime != nil {
 			// The client has a deadline of its own; the timeout here covers a
 			// client that exceeds it.
@@ -39,8 +40,8 @@ func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 			w.locateRole(r, &locating[r])
 		}
 		w.updateLayout()
-		if wait == queryInterval {
-			wait = pollinterval.AlignedWait(time.Now(), queryInterval)
+		if wait == signal.KubeletInterval {
+			wait = pollinterval.AlignedWait(time.Now(), signal.KubeletInterval)
 		}
 		if !waitForChange(ctx, changed, wait) {
 			return

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pollinterval"
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // queryLayers queries the runtime for the size of writable layers whose directories
@@ -30,7 +31,7 @@ func (u *UsageMeter) queryLayers(ctx context.Context) {
 		last = time.Now()
 		timer.Reset(queryRetry)
 		if !u.missingLayers() {
-			timer.Reset(pollinterval.AlignedWait(time.Now(), queryInterval))
+			timer.Reset(pollinterval.AlignedWait(time.Now(), signal.KubeletInterval))
 			continue
 		}
 		layers, err := query.call(2*callTimeout, func() (map[string]Measurement, error) { return u.o.RuntimeLayers(ctx) })
@@ -42,7 +43,7 @@ func (u *UsageMeter) queryLayers(ctx context.Context) {
 		u.layers = layers
 		u.version++
 		if !u.diskLow {
-			timer.Reset(queryInterval)
+			timer.Reset(signal.KubeletInterval)
 		}
 		u.mu.Unlock()
 	}

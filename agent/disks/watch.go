@@ -61,11 +61,10 @@ const (
 	// statfs of a local filesystem reads counters in memory, so 1 s is far more
 	// than it needs under load.
 	callTimeout = time.Second
-	// queryInterval is how often the filesystems are located without a notification
-	// of a changed mount: the kubelet's monitoring period. queryRetry is the interval
-	// after an error, and the shortest interval. Both also apply to the query of the
-	// runtime for the sizes of writable layers.
-	queryInterval, queryRetry = 10 * time.Second, time.Second
+	// queryRetry is the interval after an error, and the shortest interval, at which the
+	// filesystems are located and the runtime is asked for the sizes of writable layers.
+	// Otherwise it is signal.KubeletInterval.
+	queryRetry = time.Second
 )
 
 // Watch watches the filesystems. Its methods are safe for concurrent use and,

@@ -156,7 +156,7 @@ func TestLayouts(t *testing.T) {
 }
 
 // The layout changes when a filesystem is mounted and when it is unmounted, without
-// waiting for queryInterval.
+// waiting for signal.KubeletInterval.
 func TestLayoutChanges(t *testing.T) {
 	node := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	images := filepath.Join(node, "images")
@@ -174,8 +174,8 @@ func TestLayoutChanges(t *testing.T) {
 	eventually(t, "layout imagefs", func() bool {
 		return w.Layout() == evict.ImageFs && observed(w)[signal.ImageFsAvailable].Capacity == 8*mebibyte
 	})
-	if took := time.Since(began); took > queryInterval/2 {
-		t.Errorf("a mount was seen after %v; want it by notification and not after queryInterval", took)
+	if took := time.Since(began); took > signal.KubeletInterval/2 {
+		t.Errorf("a mount was seen after %v; want it by notification and not after signal.KubeletInterval", took)
 	}
 	kerneltest.Unmount(t, images)
 	eventually(t, "layout single", func() bool {
@@ -338,7 +338,7 @@ func TestRuntimeErrors(t *testing.T) {
 			t.Errorf("layout %v; want imagefs", got)
 		}
 		r.set(cri.ImageFs{}, errors.New("gone"))
-		time.Sleep(2 * queryInterval)
+		time.Sleep(2 * signal.KubeletInterval)
 		synctest.Wait()
 		if got := observed(w)[signal.ImageFsAvailable]; got.Status != signal.Observed || w.Layout() != evict.ImageFs {
 			t.Errorf("imagefs.available = %+v, layout %v while the runtime returns errors; want the previous ones", got, w.Layout())

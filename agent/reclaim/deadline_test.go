@@ -108,7 +108,7 @@ func TestOrderInterruptsCollection(t *testing.T) {
 	deadPods(n, 1, true)
 	n.hungIDs = map[string]bool{"a": true, "b": true, "c": true}
 	run(t, n, Policy{Images: On, High: 85, Low: 20}, nil, func(r *Reclaimer) {
-		time.Sleep(usageCheckInterval + time.Second) // the collection hangs now
+		time.Sleep(signal.KubeletInterval + time.Second) // the collection hangs now
 		ordered := time.Now()
 		r.Start(containerOrder)
 		if report := <-r.Done(); time.Since(ordered) > 2*time.Second || len(report.Removed) != 1 {

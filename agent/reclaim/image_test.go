@@ -137,7 +137,7 @@ func TestCollectUnusedAndOthers(t *testing.T) {
 	run(t, n, Policy{Images: Auto, High: 85, Low: 76, MaxAge: 5 * time.Hour}, nil, func(r *Reclaimer) {
 		now := time.Now()
 		r.RestoreImageUses([]evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
-		time.Sleep(usageCheckInterval + 5*time.Second)
+		time.Sleep(signal.KubeletInterval + 5*time.Second)
 		synctest.Wait()
 		if got := n.removals(); got != "image old, image never" {
 			t.Errorf("removed %q; want old for its age, then never for the high mark", got)

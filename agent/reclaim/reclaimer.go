@@ -94,10 +94,9 @@ const (
 	// minDeadAge is the minimum age of a dead container: until then an operator may
 	// inspect it.
 	minDeadAge = time.Minute
-	// imageInterval is how often the images are listed, for their age and use.
-	// usageCheckInterval is how often the usage of imagefs is compared with High:
-	// the kubelet's monitoring period.
-	imageInterval, usageCheckInterval = time.Minute, 10 * time.Second
+	// imageInterval is how often the images are listed, for their age and use. The usage of
+	// imagefs is compared with High every signal.KubeletInterval.
+	imageInterval = time.Minute
 	// orderTimeout bounds an order: its removals, and from the same start the wait
 	// for measurements of the pods' usage. Run removes the rest later.
 	orderTimeout = 10 * time.Second
@@ -315,7 +314,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	if r.o.Runtime == nil {
 		return r.rejectOrders(ctx)
 	}
-	check := time.NewTimer(usageCheckInterval)
+	check := time.NewTimer(signal.KubeletInterval)
 	defer check.Stop()
 	r.calls.ctx = ctx
 	var imagesInspected time.Time
@@ -328,7 +327,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			order = &o
 		case <-check.C:
 			now := time.Now()
-			check.Reset(pollinterval.AlignedWait(now, usageCheckInterval))
+			check.Reset(pollinterval.AlignedWait(now, signal.KubeletInterval))
 			due := now.Sub(imagesInspected) >= imageInterval
 			if due {
 				imagesInspected = now

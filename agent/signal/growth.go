@@ -2,12 +2,15 @@ package signal
 
 import "time"
 
+// KubeletInterval is the kubelet's monitoring period (pkg/kubelet: evictionMonitoringPeriod).
+// It is how often evictd looks at what changes slowly and is not reported, and how long a
+// crossing that file cache caused must last before a pod is evicted for it: so long it may
+// last without the kubelet seeing it.
+const KubeletInterval = 10 * time.Second
+
 const (
 	// minGrowth is the least growth of memory, in bytes, that is not treated as noise.
 	minGrowth = 32 << 20
-	// fileCacheWait is how long a crossing that file cache caused must last before a
-	// pod is evicted for it. 10 s is the kubelet's monitoring period.
-	fileCacheWait = 10 * time.Second
 	// minReferenceAge is the minimum age of a reading that the current one is compared
 	// with. Over less than 1 s, slow growth cannot be distinguished from noise.
 	minReferenceAge = time.Second
@@ -80,7 +83,7 @@ type Crossing struct {
 // threshold, so that reclaiming all file cache would not be enough; or reclaim stalls.
 func (c *Crossing) ActNow(floor int64) bool {
 	return otherGrew(&c.Reference, &c.First, floor) || otherGrew(&c.First, &c.Latest, floor) || otherGrew(&c.Previous, &c.Latest, floor) ||
-		c.Latest.Time.Sub(c.First.Time) >= fileCacheWait
+		c.Latest.Time.Sub(c.First.Time) >= KubeletInterval
 }
 
 // otherGrew reports whether memory other than file cache grew between two readings of
@@ -198,14 +201,14 @@ func (r *Readings) Add(first, latest MemoryReading, met bool) Crossing {
 // the latest that is at least 1 s older, else the oldest. If there is none in those
 // 10 s, it is the latest older one; without any, the zero MemoryReading.
 func (r *Readings) reference(crossing time.Time) MemoryReading {
-	var latest, oldest *pastReading // within fileCacheWait
+	var latest, oldest *pastReading // within KubeletInterval
 	var stale *pastReading          // older
 	for i := range r.readings[:r.count] {
 		p := &r.readings[i]
 		age := crossing.Sub(p.Time)
 		switch {
 		case p.met || age < 0:
-		case age > fileCacheWait:
+		case age > KubeletInterval:
 			stale = p
 		default:
 			if oldest == nil {

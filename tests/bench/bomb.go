@@ -33,8 +33,6 @@ const (
 	// bombRoom is the PID limit of a fork bomb's pod. The threshold is crossed after bombThreshold tasks.
 	bombRoom      = 10_000
 	bombThreshold = bombRoom / 2
-	// kubeletInterval is the kubelet's interval for pid.available.
-	kubeletInterval = 10 * time.Second
 	// A bomb is over when there are at most bombOverTasks more tasks than before.
 	bombOverTasks = 100
 )
@@ -185,7 +183,7 @@ func forkBombs(ctx context.Context, s *testbed) error {
 			alone[l] = "off"
 		}
 	}
-	contenders := []bombContender{evictdBombContender(allLanes, nil), evictdBombContender(pollAlone, alone), pollerBombContender(kubeletInterval)}
+	contenders := []bombContender{evictdBombContender(allLanes, nil), evictdBombContender(pollAlone, alone), pollerBombContender(signal.KubeletInterval)}
 	all := make([]*bombs, len(contenders))
 	for i, d := range contenders {
 		all[i] = &bombs{origin: s.origin(), Contender: d.name, Room: bombRoom}
@@ -370,7 +368,7 @@ func (w *taskSampler) sample() (t taskSamplerResult) {
 // bombsAbout introduces fork bombs in the document.
 var bombsAbout = fmt.Sprintf("Processes that only fork, in a pod with a limit of %d tasks. Half of them cross the threshold on pid.available. "+
 	"The kubelet polls every %v. The process that stands for it here polls as often and, without the runtime, kills all processes of the pod at once; "+
-	"like the kubelet, it has no real-time priority.", bombRoom, kubeletInterval)
+	"like the kubelet, it has no real-time priority.", bombRoom, signal.KubeletInterval)
 
 // bombTable returns a table with a row per contender.
 func bombTable(all []*bombs) *table {
