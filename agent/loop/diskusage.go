@@ -11,12 +11,12 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The loop copies the measured disk usage every usageInterval, and every usageIntervalLow
+// The loop copies the measured disk usage every idleInterval, and every usageIntervalLow
 // while a disk threshold is met: its iterations may be much more frequent, for memory.
 // After usageMaxAge it copies unchanged usage, too, because it was measured again since.
 const (
-	usageInterval, usageIntervalLow = time.Second, 100 * time.Millisecond
-	usageMaxAge                     = 10 * time.Second
+	usageIntervalLow = 100 * time.Millisecond
+	usageMaxAge      = 10 * time.Second
 )
 
 // UsageMeter measures the disk usage of pods.
@@ -61,7 +61,7 @@ func (d *DiskUsage) Apply(s *pods.Snapshot, met []signal.Signal, now time.Time, 
 		d.requested.Store(&requested)
 		d.read, d.copied = time.Time{}, time.Time{}
 	}
-	interval := usageInterval
+	interval := idleInterval
 	if low {
 		interval = usageIntervalLow
 	}

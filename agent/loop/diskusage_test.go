@@ -74,7 +74,7 @@ func TestApplyDiskUsage(t *testing.T) {
 		t.Errorf("filled %+v of %+v; want DiskUnknown set in the copy only", first[0], shared[0])
 	}
 	s.Pods = shared
-	d.Apply(&s, nil, now.Add(usageInterval), images)
+	d.Apply(&s, nil, now.Add(idleInterval), images)
 	if &s.Pods[0] != &first[0] {
 		t.Error("the usage of unchanged pods was copied again; want the same slice")
 	}
@@ -82,7 +82,7 @@ func TestApplyDiskUsage(t *testing.T) {
 		"another version": func() time.Time { s.Version++; return now },
 		"new measurements": func() time.Time {
 			d.meter.SetPods(d.measured[:0], false)
-			now = now.Add(2 * usageInterval)
+			now = now.Add(2 * idleInterval)
 			return now
 		},
 		"the copy is too old": func() time.Time { now = now.Add(usageMaxAge); return now },

@@ -17,9 +17,9 @@ const (
 	// in the order of the ranking.
 	maxHandles, maxOpenedPerStep = 256, 64
 	// recheckedPods is how many pods at the top of the ranking are checked for new
-	// processes. A handle has pidfds of the pod's largest processes; recheckInterval
-	// bounds how old that choice is.
-	recheckedPods, recheckInterval = 16, time.Second
+	// processes. A handle has pidfds of the pod's largest processes; idleInterval bounds
+	// how old that choice is.
+	recheckedPods = 16
 	// reopenInterval is the back-off after a handle could not be opened.
 	reopenInterval = 10 * time.Second
 )
@@ -78,7 +78,7 @@ func (h *handleCache) update(s *pods.Snapshot, ranked []evict.Ranked, guard *evi
 			delete(h.failed, uid)
 		}
 	}
-	recheck := now.Sub(h.checked) >= recheckInterval
+	recheck := now.Sub(h.checked) >= idleInterval
 	if recheck {
 		h.checked = now
 	}

@@ -99,7 +99,7 @@ func TestHandleCache(t *testing.T) {
 		t.Fatalf("cached = %v; want u alone", cache.byUID)
 	}
 	first := cache.byUID["u"].handle
-	cache.update(&s, ranked, &evict.Guard{}, now.Add(2*recheckInterval))
+	cache.update(&s, ranked, &evict.Guard{}, now.Add(2*idleInterval))
 	if cache.byUID["u"].handle != first {
 		t.Error("the handle of an unchanged pod was opened again; want it kept")
 	}
@@ -128,11 +128,11 @@ func TestHandleCache(t *testing.T) {
 		t.Error("Prepare(0) of a pod that has gone is no error; want one")
 	}
 
-	cache.update(&s, ranked, &evict.Guard{}, now.Add(3*recheckInterval))
+	cache.update(&s, ranked, &evict.Guard{}, now.Add(3*idleInterval))
 	was := descriptors(t)
 	join(t, hierarchy, s.Handles["u"].Containers[0].Cgroup)
 	before += descriptors(t) - was
-	checked := now.Add(3 * recheckInterval)
+	checked := now.Add(3 * idleInterval)
 	if cache.processesChanged(checked.Add(idleHandleCheckInterval - 1)) {
 		t.Errorf("processesChanged() less than %v after a check = true; want false", idleHandleCheckInterval)
 	}

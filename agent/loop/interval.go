@@ -11,7 +11,9 @@ import (
 const (
 	// idleInterval applies while no threshold is met: the ranking and the conditions
 	// are a second old at most. A longer one saves no CPU time: without the walk of each
-	// iteration the inventory would list the pods three to ten times as often.
+	// iteration the inventory would list the pods three to ten times as often. Work that
+	// no threshold waits for is done no more often: copying the disk usage, and choosing
+	// the processes of which a kill handle has pidfds.
 	idleInterval = time.Second
 	// nearInterval applies when a threshold is near and BPF walks make an iteration
 	// cheap.
