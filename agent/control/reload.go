@@ -14,15 +14,15 @@ type ConfigChange struct {
 	After  string `json:"after"`
 }
 
-// reloadTimeout bounds a reload. It is shorter than a client waits, so that the
-// client gets the reason of a failure.
-const reloadTimeout = responseTimeout - time.Second
+// commandTimeout bounds a command: a reload, or how long the shutdown driver takes to accept
+// one. It is shorter than a client waits, so that the client gets the reason of a failure.
+const commandTimeout = responseTimeout - time.Second
 
 // addReload adds the command that reads the configuration again. Its response is
 // the configuration in force, or the errors in the new one.
 func (s *Server) addReload(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), reloadTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), commandTimeout)
 		defer cancel()
 		if err := s.source.Reload(ctx); err != nil {
 			s.fail(w, http.StatusConflict, err.Error())

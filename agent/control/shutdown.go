@@ -74,10 +74,6 @@ type ShutdownPod struct {
 	Refused bool `json:"refused,omitempty"`
 }
 
-// commandTimeout bounds how long the shutdown driver may take to accept a command.
-// It is shorter than a client waits, so that the client gets the reason.
-const commandTimeout = 2 * time.Second
-
 // addShutdown adds the handlers about a shutdown.
 func (s *Server) addShutdown(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/shutdown", func(w http.ResponseWriter, _ *http.Request) {
