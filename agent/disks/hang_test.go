@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
@@ -75,11 +77,43 @@ func TestUnmeasuredIncludesNewDirectories(t *testing.T) {
 	root := t.TempDir()
 	dir := emptyDir(t, root, "u", "v", 1)
 	u := NewUsageMeter(UsageMeterOptions{Procfs: "/proc", PodsDir: filepath.Join(root, "pods")})
+	u.readMounts(t.Context())
+	u.stopWorker()
 	s := Pod{UID: "u"}
 	u.SetPods([]Pod{s}, true)
 	since := time.Now()
 	u.storePodFiles(newJob(s.UID, ""), &s, u.podFilesOf(&s, nil))
 	if got := u.Unmeasured(since); got != dir {
 		t.Errorf("Unmeasured = %q; want %q", got, dir)
+	}
+}
+
+// The volumes are searched again as soon as a mount table that came late is known.
+func TestSlowMountTable(t *testing.T) {
+	root := t.TempDir()
+	emptyDir(t, root, "u", "v", 1)
+	table := filepath.Join(root, "proc/self/mountinfo")
+	if err := os.MkdirAll(filepath.Dir(table), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(table, 0o600); err != nil { // a reader waits for a writer
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // ends the next read of the table
+		if fd, err := unix.Open(table, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+			unix.Close(fd)
+		}
+	})
+	u := measuring(t, options(root), nil)
+	s := Pod{UID: "u"}
+	u.SetPods([]Pod{s}, false)
+	eventually(t, "search without a mount table", func() bool { return strings.Contains(u.Usage(&s).Incomplete, errNoMountTable.Error()) })
+	began := time.Now()
+	if err := os.WriteFile(table, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "measurement of the volume", func() bool { return roughly(uint64(used(u, s.UID, "v")), 1) })
+	if took := time.Since(began); took > usageIntervals[limited]/2 {
+		t.Errorf("the volume was measured %v after the mount table was read; want it before the next regular search", took)
 	}
 }

@@ -33,8 +33,8 @@ func (f *podFiles) same(other *podFiles) bool {
 		(f.volumesErr == nil) == (other.volumesErr == nil)
 }
 
-// logFiles are the logs of a container: a directory or, in a directory that
-// containers share, the files whose names begin with only.
+// logFiles are the logs of a container: all files of a directory or, in a directory
+// that containers share, the file named only and its rotations (only.*).
 type logFiles struct{ dir, only string }
 
 func (l logFiles) key() string { return l.dir + "\x00" + l.only }
@@ -78,6 +78,8 @@ func (u *UsageMeter) locatePods(ctx context.Context) {
 		if busy {
 			continue
 		}
+		// The search reports no progress and never pauses, so it is detached after
+		// stallTimeout.
 		u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
 			u.storePodFiles(j, p, u.podFilesOf(p, before))
 		})
@@ -114,7 +116,8 @@ func (u *UsageMeter) storePodFiles(j *job, p *Pod, f *podFiles) {
 	u.wantPodFiles(p, f)
 }
 
-// readMounts reads the mount table. If that fails, the previous table stays.
+// readMounts reads the mount table. If that fails, the previous table stays. The read is
+// a job like the search of a pod, with the name of the table for the pod's UID.
 func (u *UsageMeter) readMounts(ctx context.Context) {
 	const table = "the mount table"
 	u.mu.Lock()
@@ -139,6 +142,9 @@ func (u *UsageMeter) readMounts(ctx context.Context) {
 		if err != nil {
 			u.o.Log.Debug("mount table not read", "error", err)
 			return
+		}
+		if u.mounted == nil && j.detached {
+			u.podsChanged = true // their emptyDirs were not known without the table
 		}
 		u.mounted = mounted
 	})
@@ -254,16 +260,25 @@ func (u *UsageMeter) layerOf(c *evict.RunningContainer) string {
 }
 
 // volumeKinds are the volume plugins whose directories count as a pod's local
-// storage, by the plugin's name as the kubelet escapes it (pkg/volume/util:
-// GetPodVolumesDir).
-var volumeKinds = map[string]evict.VolumeType{
-	"kubernetes.io~empty-dir": evict.EmptyDir,
-	"kubernetes.io~configmap": evict.ConfigMap,
-	"kubernetes.io~git-repo":  evict.GitRepo,
+// storage, by the plugin's name as the kubelet escapes it
+// (pkg/kubelet/kubelet_getters.go: getPodVolumeDir, with k8s.io/utils/strings:
+// EscapeQualifiedName).
+//
+// They are searched in this order: the same volumes are then the same podFiles.
+var volumeKinds = [...]struct {
+	plugin string
+	kind   evict.VolumeType
+}{
+	{"kubernetes.io~configmap", evict.ConfigMap},
+	{"kubernetes.io~empty-dir", evict.EmptyDir},
+	{"kubernetes.io~git-repo", evict.GitRepo},
 }
 
+var errNoMountTable = errors.New("the mount table was not read")
+
 // volumesOf lists the volumes that a kubelet made for a pod. A pod of another
-// client has none.
+// client has none. It fails with errNoMountTable for a pod with an emptyDir while no
+// mount table was read.
 func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
 		return nil, nil // no valid directory name, so the pod is not a kubelet's
@@ -280,8 +295,8 @@ func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 	mounted := u.mounted
 	u.mu.Unlock()
 	var all []volume
-	for plugin, kind := range volumeKinds {
-		entries, err := os.ReadDir(filepath.Join(root, plugin))
+	for _, k := range volumeKinds {
+		entries, err := os.ReadDir(filepath.Join(root, k.plugin))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -292,10 +307,13 @@ func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 			if !e.IsDir() {
 				continue
 			}
-			v := volume{name: e.Name(), kind: kind, dir: filepath.Join(root, plugin, e.Name())}
+			if k.kind == evict.EmptyDir && mounted == nil {
+				return nil, errNoMountTable // it may be in memory
+			}
+			v := volume{name: e.Name(), kind: k.kind, dir: filepath.Join(root, k.plugin, e.Name())}
 			var fstype string
 			fstype, v.mounted = mounted[v.dir]
-			if kind == evict.EmptyDir && (fstype == "tmpfs" || fstype == "hugetlbfs") {
+			if k.kind == evict.EmptyDir && (fstype == "tmpfs" || fstype == "hugetlbfs") {
 				v.medium = "Memory"
 			}
 			all = append(all, v)

@@ -83,9 +83,9 @@ type UsageMeter struct {
 	changedAt   time.Time
 	pods        []Pod
 	podFiles    map[string]*podFiles   // by UID
-	lookups     map[string]*job        // searches in flight, by UID
+	lookups     map[string]*job        // searches in flight, by UID; the read of the mount table by its name
 	mounted     map[string]string      // type of the mounted filesystem, by mount point
-	targets     map[string]*target     // by path
+	targets     map[string]*target     // by path, logs in a shared directory by logFiles.key
 	layers      map[string]Measurement // by container ID, as the runtime reports them
 	diskLow     bool
 	jobs        jobs

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -274,4 +275,59 @@ func TestVolumesOf(t *testing.T) {
 			t.Errorf("volumesOf(%q) = %v, %v; want nothing", uid, got, err)
 		}
 	}
+}
+
+// The volumes are in the same order in each search, or each search would count as a change
+// of the known usage.
+func TestVolumesOfOrder(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"pods/u/volumes/kubernetes.io~empty-dir/a/": "",
+		"pods/u/volumes/kubernetes.io~configmap/b/": "",
+		"pods/u/volumes/kubernetes.io~git-repo/c/":  "",
+		"proc/self/mountinfo":                       "",
+	})
+	u := NewUsageMeter(options(root))
+	u.readMounts(t.Context())
+	u.stopWorker()
+	for range 50 {
+		got, err := u.volumesOf("u")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, v := range got {
+			names = append(names, v.name)
+		}
+		if want := []string{"b", "a", "c"}; !slices.Equal(names, want) {
+			t.Fatalf("volumesOf = %q; want %q", names, want)
+		}
+	}
+}
+
+// An emptyDir may be in memory, so it counts as disk usage only once the mount table is
+// known.
+func TestVolumesWithoutMountTable(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"pods/u/volumes/kubernetes.io~empty-dir/cache/": "",
+		"pods/conf/volumes/kubernetes.io~configmap/c/":  "",
+		"proc/self/mountinfo":                           "malformed\n",
+	})
+	u := measuring(t, options(root), nil)
+	since := time.Now()
+	pods := []Pod{{UID: "u"}, {UID: "conf"}, {UID: "none"}}
+	u.SetPods(pods, true)
+	eventually(t, "measurement of all", func() bool { return u.Unmeasured(since) == "" })
+	if got := u.Usage(&pods[0]); len(got.Volumes) != 0 || got.Incomplete != "its volumes are not known: the mount table was not read" {
+		t.Errorf("Usage() without a mount table = %+v; want no volumes and the reason", got)
+	}
+	for _, p := range pods[1:] {
+		if got := u.Usage(&p); got.Incomplete != "" {
+			t.Errorf("Usage() of %s, which has no emptyDir, = %+v; want it complete", p.UID, got)
+		}
+	}
+	kerneltest.Write(t, root, map[string]string{"proc/self/mountinfo": ""})
+	eventually(t, "volumes with a mount table", func() bool {
+		got := u.Usage(&pods[0])
+		return len(got.Volumes) == 1 && got.Incomplete == ""
+	})
 }
