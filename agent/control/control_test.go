@@ -154,7 +154,13 @@ func TestExplain(t *testing.T) {
 
 // TestWire checks the JSON that scripts depend on.
 func TestWire(t *testing.T) {
-	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }, command: onlyBegin})
+	explain := func(s signal.Signal) (Explanation, error) {
+		if s == signal.PIDAvailable {
+			return Explanation{}, errors.New("no observation")
+		}
+		return Explanation{Signal: s}, nil
+	}
+	socket := serve(t, &daemon{explain: explain, command: onlyBegin})
 	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
 		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"dryRunAdds":0,"ageSeconds":null,"thresholds":[]},` +
 		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
@@ -174,17 +180,18 @@ func TestWire(t *testing.T) {
 		{"GET", "/v1/shutdown", "", 200, emptyShutdown},
 		{"POST", "/v1/shutdown/begin", "", 200, emptyShutdown},
 		{"POST", "/v1/shutdown/cancel", "", 409, `{"error":"no shutdown is in progress"}`},
-		{"GET", "/v1/shutdown/begin", "", 405, "Method Not Allowed"},
-		{"POST", "/v1/shutdown", "", 405, "Method Not Allowed"},
+		{"GET", "/v1/shutdown/begin", "", 405, `{"error":"this evictd has no GET /v1/shutdown/begin"}`},
+		{"POST", "/v1/shutdown", "", 405, `{"error":"this evictd has no POST /v1/shutdown"}`},
 		{"POST", "/v1/shutdown/begin", "now", 413, `{"error":"a request must not have a body"}`},
 		{"GET", "/v1/explain", "", 200, emptyExplanation},
 		{"GET", "/v1/explain?signal=memory.available", "", 200, emptyExplanation},
 		{"GET", "/v1/explain?signal=", "", 400, `{"error":"unknown signal \"\"; want one of memory.available,`},
 		{"GET", "/v1/explain?signal=<disk>", "", 400, `{"error":"unknown signal \"<disk>\"; want one of memory.available, allocatableMemory.available,`},
-		{"POST", "/v1/status", "", 405, "Method Not Allowed"},
-		{"DELETE", "/v1/records", "", 405, "Method Not Allowed"},
-		{"GET", "/v2/status", "", 404, "404 page not found"},
-		{"GET", "/", "", 404, "404 page not found"},
+		{"GET", "/v1/explain?signal=pid.available", "", 503, `{"error":"no observation"}`},
+		{"POST", "/v1/status", "", 405, `{"error":"this evictd has no POST /v1/status"}`},
+		{"DELETE", "/v1/records", "", 405, `{"error":"this evictd has no DELETE /v1/records"}`},
+		{"GET", "/v2/status", "", 404, `{"error":"this evictd has no GET /v2/status"}`},
+		{"GET", "/", "", 404, `{"error":"this evictd has no GET /"}`},
 		{"GET", "/v1/status", "a body", 413, `{"error":"a request must not have a body"}`},
 		{"GET", "/v1/explain?signal=" + strings.Repeat("x", 1<<20), "", 431, ""},
 	}
@@ -210,6 +217,20 @@ func TestWire(t *testing.T) {
 		got := strings.TrimSpace(string(body))
 		if response.StatusCode != tt.code || !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s = %d %s; want %d %s", name, response.StatusCode, got, tt.code, tt.want)
+		}
+		if allow := response.Header.Get("Allow"); (allow != "") != (tt.code == http.StatusMethodNotAllowed) {
+			t.Errorf("%s = %d with the header Allow %q; want it with 405 only", name, response.StatusCode, allow)
+		}
+	}
+}
+
+// TestOtherVersion checks that a client learns that its evictd has no such request.
+func TestOtherVersion(t *testing.T) {
+	client := NewClient(serve(t, &daemon{}))
+	for _, tt := range []struct{ method, path string }{{"POST", "/v1/status"}, {"GET", "/v1/of-a-later-version"}} {
+		_, err := request[Status](t.Context(), client, tt.method, tt.path)
+		if want := "evictd refused the request: this evictd has no " + tt.method + " " + tt.path; err == nil || err.Error() != want {
+			t.Errorf("%s %s = %v; want %q", tt.method, tt.path, err, want)
 		}
 	}
 }

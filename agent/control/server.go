@@ -26,9 +26,11 @@ const (
 )
 
 // Source supplies the data. Its methods are called from several goroutines. The
-// read methods must not block, and return values that are not changed afterwards.
+// read methods do not wait for the decision loop, and return values that are not
+// changed afterwards.
 type Source interface {
 	Status() Status
+	// Explain reads the cgroup tree. It fails before the first observation.
 	Explain(signal.Signal) (Explanation, error)
 	Shutdown() Shutdown
 	// BeginShutdown and CancelShutdown return when the command was accepted, or an
@@ -56,8 +58,8 @@ func New(source Source, log *slog.Logger) *Server {
 // listener. Responses in progress get stopTimeout to finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Only root can connect, so the limits guard against mistakes rather than attacks:
-	// a client that hangs must not use evictd's memory under pressure for long. A
-	// response takes milliseconds, so a client that takes seconds hangs.
+	// a client that hangs must not use evictd's memory under pressure for long. A read
+	// takes milliseconds and a command up to reloadTimeout, which WriteTimeout includes.
 	server := &http.Server{
 		Handler:        s.Handler(),
 		ReadTimeout:    5 * time.Second,
@@ -111,9 +113,25 @@ func (s *Server) Handler() http.Handler {
 			s.fail(w, http.StatusRequestEntityTooLarge, "a request must not have a body")
 			return
 		}
+		if _, pattern := mux.Handler(r); pattern == "" {
+			refused := &statusWriter{ResponseWriter: w}
+			mux.ServeHTTP(refused, r) // sets the header Allow
+			s.fail(w, refused.code, "this evictd has no "+r.Method+" "+r.URL.Path)
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 }
+
+// statusWriter keeps the status of a response and drops the body.
+type statusWriter struct {
+	http.ResponseWriter
+	code int
+}
+
+func (w *statusWriter) WriteHeader(code int) { w.code = code }
+
+func (w *statusWriter) Write(b []byte) (int, error) { return len(b), nil }
 
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	name := signal.MemoryAvailable.String()
@@ -127,7 +145,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	explanation, err := s.source.Explain(sig)
 	if err != nil {
-		s.fail(w, http.StatusInternalServerError, err.Error())
+		s.fail(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	s.respond(w, http.StatusOK, explanation)
@@ -143,7 +161,7 @@ func UnknownSignal(name string) string {
 	return fmt.Sprintf("unknown signal %q; want one of %s", name, strings.Join(names, ", "))
 }
 
-// failure is the body of a response other than 200.
+// failure is the body of a response with another status than 200.
 type failure struct {
 	Error string `json:"error"`
 }

@@ -7,7 +7,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Status is the state of evictd and its node at one instant.
+// Status is the state of evictd and its node at one instant. Here and in [Shutdown] some
+// JSON names differ from the fields': they are a public interface and stay when a field
+// is renamed.
 type Status struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
@@ -84,7 +86,8 @@ type Lane struct {
 	Up   bool   `json:"up"`
 	// State is starting, up, degraded, off or unavailable.
 	State string `json:"state"`
-	// Why states what is missing if the lane is not up.
+	// Why is why the lane is not up or, if it is up, which part of it has failed; empty
+	// if all of it works.
 	Why string `json:"why,omitempty"`
 	// Since is when the lane entered its state; absent if unknown.
 	Since time.Time `json:"since,omitzero"`
@@ -126,6 +129,7 @@ type Filesystem struct {
 // Reclaim is a node-level reclaim: containers, images or memory that evictd
 // reclaimed instead of, or before, evicting a pod.
 type Reclaim struct {
+	// At is when it began.
 	At time.Time `json:"at"`
 	// Kind is containers, images or memory, Reason pressure, threshold or age.
 	Kind   evict.ReclaimKind `json:"kind"`
@@ -143,7 +147,8 @@ type Reclaim struct {
 	Deficit     int64   `json:"deficit"`
 	Freed       int64   `json:"freed"`
 	TookSeconds float64 `json:"tookSeconds"`
-	// Note is why nothing was tried, Error what failed.
+	// Note is why nothing was tried, or that this is the rest of an earlier reclaim.
+	// Error is what failed.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 }

@@ -10,7 +10,7 @@ import (
 // ReclaimReport is the result of one node-level reclaim. Its JSON is that of the state
 // file. The control socket has its own form, with times in seconds.
 type ReclaimReport struct {
-	At     time.Time     `json:"at"`
+	At     time.Time     `json:"at"` // when it began
 	Kind   ReclaimKind   `json:"kind"`
 	Reason string        `json:"reason"`
 	Signal signal.Signal `json:"signal"` // of the image filesystem for image GC by usage or age
@@ -28,7 +28,8 @@ type ReclaimReport struct {
 	// is the decrease of the pod's usage.
 	Freed    int64         `json:"freed"`
 	Duration time.Duration `json:"tookNanoseconds"`
-	// Note is why nothing was attempted. Error is the last error.
+	// Note is why nothing was attempted, or that this is the rest of an earlier reclaim.
+	// Error is the last error.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 }
