@@ -289,6 +289,37 @@ func TestAdoptHotKills(t *testing.T) {
 	}
 }
 
+// Where the hot path could not queue all kills that the deficit needs, the Step that takes
+// them over orders the rest.
+func TestAdoptSomeOfTheHotKills(t *testing.T) {
+	sizes := make([]int64, 70)
+	for i := range sizes {
+		sizes[i] = 15
+	}
+	tl := nodeWithPods(t, sizes...)
+	tl.in.Policy.MaxVictims = 100
+	tl.observe(signal.MemoryAvailable, 0)
+	v := NewTable(&tl.in, &State{}, start).Decide(&tl.in.Observations, start)
+	const queued = 64
+	if v.N <= queued {
+		t.Fatalf("Decide() = %d victims; want more than %d", v.N, queued)
+	}
+	var wanted []string
+	for i, r := range v.Ranking[:v.N] {
+		if i >= queued {
+			wanted = append(wanted, r.UID)
+			continue
+		}
+		tl.in.HotKills = append(tl.in.HotKills, HotKill{
+			Pod: &tl.in.Pods[r.Index()], Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: r.Expected, Time: start,
+		})
+	}
+	_, orders := Step(tl.state, tl.in, start.Add(time.Millisecond))
+	if got := victims(orders); len(orders.Adopted) != queued || !slices.Equal(got, wanted) {
+		t.Errorf("Step() adopts %d kills and orders %q; want %d and %q", len(orders.Adopted), got, queued, wanted)
+	}
+}
+
 func TestAdoptHotKillsInDryRun(t *testing.T) {
 	tl := nodeWithPods(t, 2000, 100)
 	tl.in.DryRun = true

@@ -22,13 +22,15 @@ const (
 	Killed Result = iota
 	// NotConfirmed: in a fresh reading no hard threshold is crossed.
 	NotConfirmed
-	// Declined: the table needs no victim, or has none.
+	// Declined: Decide chose no victim; evict.VerdictReason lists why.
 	Declined
 	// Unlisted: kubepods uses memory that no listed pod accounts for.
 	Unlisted
 	// NoHandle: no kill handle of a victim could be opened.
 	NoHandle
-	// Superseded: another thread has killed since the table was made, or is killing.
+	// Superseded: another thread has killed since the table was made, or is killing; or the
+	// queue has no room; or the loop has stolen the generation during the kill, and then
+	// some of the pods may have been killed.
 	Superseded
 	// NotReady: there is no table yet.
 	NotReady
@@ -37,7 +39,9 @@ const (
 	Results
 )
 
-// String returns the name of the result, which is a label value of the metrics.
+// String returns the name of the result. With "_" for each space it is a label value of
+// evictd_hot_alarms_total, which stays when a result is renamed: struck, victim_not_held
+// and outrun.
 func (r Result) String() string {
 	return [...]string{
 		Killed: "struck", NotConfirmed: "not confirmed", Declined: "declined", Unlisted: "pod not listed",
@@ -131,7 +135,7 @@ func (d *decider) report(result Result, alarm lanes.Alarm) {
 	d.arbiter.notify(alarm)
 }
 
-// Count returns the number of alarms with a result.
+// Count returns the number of alarms with the result r.
 func (d *decider) Count(r Result) uint64 { return d.counts[r].Load() }
 
 // decided returns the number of alarms that need no other thread. Victims were killed, a
@@ -161,7 +165,8 @@ func (d *decider) takeTable() {
 	}
 }
 
-// decide confirms an alarm, chooses and kills. No reading that it uses is older than since.
+// decide confirms an alarm, chooses and kills. The reading that confirms the alarm is not
+// older than since. The usage by which pods are ranked may be up to maxRankingAge old.
 func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	d.takeTable()
 	t := d.table
@@ -195,6 +200,9 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	if t.Decision.HasUnlistedPod(kubepods) {
 		return Unlisted
 	}
+	// The queue has room for so many. The loop's next step, which this alarm wakes it for,
+	// orders the others.
+	v.N = min(v.N, maxKills)
 	if !d.refVictims(&v) {
 		d.unrefVictims(0)
 		return NoHandle
@@ -212,9 +220,6 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 // references that were taken.
 func (d *decider) refVictims(v *evict.Verdict) bool {
 	clear(d.chosen[:])
-	if v.N > len(d.chosen) {
-		return false
-	}
 	for i := range v.N {
 		c := &d.chosen[i]
 		c.ranked = v.Ranking[i]

@@ -91,6 +91,35 @@ func TestSeveralLanesOneKill(t *testing.T) {
 	}
 }
 
+// If a deficit needs more pods than the queue has room for, as many as it has room for are
+// killed at once, and the others when the loop has taken those kills.
+func TestMoreVictimsThanKills(t *testing.T) {
+	sizes := make([]int64, maxKills+6)
+	for i := range sizes {
+		sizes[i] = 15
+	}
+	s := newFixture(t, sizes...)
+	s.in.Policy.MaxVictims = 100
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 0 // 69 pods cover the deficit of 1 GiB
+	for i, want := range []int{maxKills, 69 - maxKills} {
+		if got := s.alarm("bpf"); got != Killed {
+			t.Errorf("alarm %d: process() = %v; want %v", i, got, Killed)
+		}
+		if uids, generation := s.takeKills(); len(uids) != want || generation != uint64(i+1) {
+			t.Errorf("alarm %d: killed %d of generation %d; want %d of %d", i, len(uids), generation, want, i+1)
+		}
+	}
+	if got := s.alarm("bpf"); got != Declined {
+		t.Errorf("process() with all victims in flight = %v; want %v", got, Declined)
+	}
+	for i, p := range s.pods {
+		if p.refs != 0 && p.refs != 1 { // the loop drops that of a queued kill
+			t.Errorf("pod %d has %d references; want 0, or 1 of its kill", i, p.refs)
+		}
+	}
+}
+
 // A crossing by file cache waits until a lane has answered it. The loop gets the answer too,
 // also if another alarm is waiting for it.
 func TestAnsweredAlarm(t *testing.T) {
