@@ -227,9 +227,12 @@ type fakeHot struct {
 	table *hot.Table
 }
 
-func (f *fakeHot) Execute(_ context.Context, r *hot.KillRequest, timeout time.Duration) error {
+func (f *fakeHot) Execute(ctx context.Context, r *hot.KillRequest, timeout time.Duration) error {
 	if f.hangs {
-		time.Sleep(timeout)
+		select {
+		case <-time.After(timeout):
+		case <-ctx.Done():
+		}
 		r.Results = make([]act.KillResult, len(r.Handles))
 		return hot.ErrBusy
 	}

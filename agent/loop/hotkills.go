@@ -36,8 +36,8 @@ func victimAsKilled(k *hot.Kill) *evict.Pod {
 	return &pod
 }
 
-// refusals returns the outcomes of kills that were refused, because the pod contains a
-// guarded process.
+// refusals returns the outcomes of the kills that were refused because of an essential
+// process (act.KillResult.Refused).
 func refusals(kills []hot.Kill) (list []evict.Outcome) {
 	for i := range kills {
 		if k := &kills[i]; k.Result.Refused() {
@@ -50,7 +50,7 @@ func refusals(kills []hot.Kill) (list []evict.Outcome) {
 // adoptHotKills adds the records of the hot path's kills, as if the step had ordered
 // them, and makes the executor follow their victims to the end.
 func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
-	for i := range v.Orders.Adopted {
+	for i := range v.Orders.Adopted { // one per kill, in the order of the kills
 		k, order := &kills[i], v.Orders.Adopted[i]
 		s := k.Threshold.Signal
 		l.noteCrossing(s, k)
@@ -107,7 +107,7 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 				rest = append(rest, o)
 				continue
 			}
-			l.killHandles.take(o.UID)
+			l.killHandles.take(o.UID) // openHandle has cached it, but the executor closes it
 		}
 		orders, handles, request.Handles = append(orders, o), append(handles, handle), append(request.Handles, handle)
 	}
@@ -115,7 +115,9 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 		return rest
 	}
 	if err := l.hot.Execute(ctx, &request, hot.ThreadTimeout); err != nil {
-		l.log.Error("hot path does not answer; the loop kills without it", "error", err)
+		if ctx.Err() == nil { // else evictd ends
+			l.log.Error("hot path does not answer; the loop kills without it", "error", err)
+		}
 		killer := l.ownKiller
 		if v.Mode.DryRun {
 			killer = l.ownDryRun

@@ -208,6 +208,27 @@ func TestStopWhileTheHotPathKills(t *testing.T) {
 	})
 }
 
+// When evictd ends while the loop waits for the hot path, the loop kills the pod without it.
+// That is no fault of the hot path.
+func TestStopWhileTheLoopKills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, settings, func(n *node, _ *Options) { n.add("b", gi) })
+		stop := n.start()
+		n.hot.hangs = true
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(hotPathTimeout / 2)
+		n.wantCalls("before the end")
+		stop()
+		if calls := n.took(); !slices.Contains(calls, "own kill b") || !slices.Contains(calls, "follow b") {
+			t.Errorf("at the end: calls = %q; want the pod killed by the loop", calls)
+		}
+		if strings.Contains(n.log.String(), "level=ERROR") {
+			t.Errorf("log = %s; want no error", n.log.String())
+		}
+	})
+}
+
 const softSettings = settings + "evictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 10s}\nevictionMaxPodGracePeriod: 30\n"
 
 // A soft threshold evicts after its grace period, with the pod's; a hard one ends
