@@ -39,7 +39,7 @@ type Reaper struct {
 // reference of the handle.
 type reapTask struct {
 	handle *KillHandle
-	fd     int
+	fd     int // the pidfd of a dying process; unused for a container
 	// For a container: checked means that all its processes were read and none is
 	// protected.
 	container *containerFDs
@@ -138,7 +138,8 @@ func (r *Reaper) Close() error {
 	return errors.Join(errs...)
 }
 
-// wait returns true when there is a task, and false if the eventfd is closed.
+// wait returns true when the thread is woken, for a task or by Run at its end, and false if
+// the eventfd is closed.
 func (q *queue) wait() bool {
 	var count [8]byte
 	for {
@@ -174,12 +175,15 @@ func (q *queue) enqueue(d reapTask) bool {
 
 // releaseMemory queues the release of a signalled process's memory, if there is room.
 func (r *Reaper) releaseMemory(h *KillHandle, fd int) {
-	r.processes.enqueue(reapTask{handle: h, fd: fd})
+	if !r.stopped.Load() {
+		r.processes.enqueue(reapTask{handle: h, fd: fd})
+	}
 }
 
-// finish queues the rest of a container's kill. It returns false if the queue is full.
+// finish queues the rest of a container's kill. It returns false if the queue is full, or
+// if Run has ended or is about to.
 func (r *Reaper) finish(h *KillHandle, m *containerFDs, checked bool) bool {
-	return r.cgroups.enqueue(reapTask{handle: h, container: m, checked: checked})
+	return !r.stopped.Load() && r.cgroups.enqueue(reapTask{handle: h, container: m, checked: checked})
 }
 
 // finishKill finishes the kill of a container. It drops errors: Killer.Follow meets them
@@ -212,7 +216,9 @@ func killCgroup(fd int) {
 	}
 }
 
-// mrelease calls process_mrelease(2), again while the mmap lock is contended.
+// mrelease calls process_mrelease(2), again while the kernel could release only a part of
+// the memory (EAGAIN; mm/oom_kill.c: __oom_reap_task_mm). While the mmap lock is contended,
+// the call waits instead.
 func mrelease(fd int) {
 	for range maxReleaseAttempts {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno != unix.EAGAIN {
