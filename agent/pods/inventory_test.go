@@ -269,6 +269,19 @@ func TestHostileIdentity(t *testing.T) {
 	}
 }
 
+// A pod of a sandbox without an ID can't be stopped, nor told from another without a UID. It
+// is left out.
+func TestSandboxWithoutID(t *testing.T) {
+	n := newNode(t, true)
+	running := []Container{{ContainerDetail: cri.ContainerDetail{Container: cri.Container{ID: "c", State: cri.StateRunning}}}}
+	known := Sandbox{SandboxDetail: cri.SandboxDetail{Sandbox: cri.Sandbox{ID: "s"}}}
+	list := List{Pods: []Pod{{Name: "a", Containers: running}, {Name: "b", Sandbox: known, Containers: running}}}
+	s := n.synced(func(o *Options) { o.Runtime = &fakeRuntime{list: list} }).Measure(time.Now())
+	if len(s.Pods) != 1 || s.Pods[0].UID != "s" {
+		t.Errorf("pods = %+v; want one, with the ID of its sandbox for a UID", s.Pods)
+	}
+}
+
 // A pod without labels is named by the metadata of its sandbox.
 func TestMetadataNames(t *testing.T) {
 	n := newNode(t, true)

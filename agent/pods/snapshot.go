@@ -168,6 +168,9 @@ func (inv *Inventory) listedPods(snap *listSnapshot) (listed []*listedPod) {
 	for i := range r.list.Pods {
 		p := &r.list.Pods[i]
 		snap.kubelet.HasSandboxes = snap.kubelet.HasSandboxes || evict.MadeByKubelet(p.Sandbox.Annotations)
+		if p.Sandbox.ID == "" {
+			continue // it can't be stopped, and has no name if it has no UID either
+		}
 		if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
 			listed = append(listed, &listedPod{Pod: p, kept: r.partial[p.Sandbox.ID], locations: map[string]*location{}})
 		}

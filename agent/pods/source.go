@@ -57,7 +57,8 @@ type Pod struct {
 	Containers []Container
 }
 
-// Sandbox is a pod's sandbox. Err is why only the data of the list are known.
+// Sandbox is a pod's sandbox. Its ID is unique; a pod whose sandbox has none is left out.
+// Err is why only the data of the list are known.
 type Sandbox struct {
 	cri.SandboxDetail
 	Err error
