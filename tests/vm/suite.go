@@ -28,8 +28,9 @@ type suite struct {
 	without []string
 	// classes divide the tests of one package by regular expressions; nil runs all of them with one command.
 	classes []class
-	// takes is the expected duration with two machines on two processors; without classes it is that of each package,
-	// except those in long. Expected durations count against the budget of a profile, and timeouts are a multiple.
+	// takes is the expected duration with two machines on two processors; without classes it is that of each package or
+	// command, except those in long. Expected durations count against the budget of a profile. The timeout of tests is
+	// computed from their expected duration (timeoutOf); commands that are not Go tests have their own.
 	takes time.Duration
 	long  map[string]time.Duration
 	// commands returns commands that are not Go tests.
@@ -41,8 +42,8 @@ type suite struct {
 type class struct {
 	name, run string
 	takes     time.Duration
-	// smoke includes the class in the smoke profile. A partial class is a part of another class and runs in all
-	// profiles but full, because the budget may have no room for the other class.
+	// smoke includes the class in the smoke profile, which runs no other classes. A partial class is a part of another
+	// class and is not in the full profile. It exists because the budget of a profile may have no room for the other class.
 	smoke, partial bool
 	// more plans the class after all classes without more, so that one test of each subject comes before further
 	// tests of any subject.
@@ -79,20 +80,20 @@ var suites = []suite{
 		{name: "one-disk", run: "^TestStorageLimits$", takes: 60 * time.Second, partial: true},
 		{name: "one-bomb", run: "^TestForkBombTakesPIDs$", takes: 30 * time.Second, partial: true},
 		{name: "one-shutdown", run: "^TestShutdown$", takes: 60 * time.Second, partial: true},
-		{name: "more-victims", run: "^(TestRanking|TestForkingHog)$", takes: 200 * time.Second, more: true},
-		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 160 * time.Second, more: true},
+		{name: "more-victims", run: "^(TestRanking|TestForkingHog)$", takes: 340 * time.Second, more: true},
+		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 300 * time.Second, more: true},
 		{name: "more-growth", run: "^(TestHogBesideActiveCache|TestHogWhileCrossingWaits|TestDatabaseWarmsCache|TestDatabaseBuffer|TestHeapAfterStart|TestMemoryVolumeHog|TestImagePull)$", takes: 550 * time.Second, more: true},
-		{name: "more-soft", run: "^TestSoftRecovery$", takes: 90 * time.Second, more: true},
-		{name: "more-restart", run: "^(TestKilledDuringGrace|TestGraceOverRestart)$", takes: 120 * time.Second, more: true},
-		{name: "more-spare", run: "^(TestExemptPodsLive|TestKubeletsPods|TestOverride|TestUnprovenCgroup|TestOwnCgroup|TestNoCgroupParent)$", takes: 250 * time.Second, more: true},
-		{name: "more-runtime", run: "^(TestRuntimeRestart|TestUnlistedPod)$", takes: 110 * time.Second, more: true},
-		{name: "more-daemon", run: "^(TestDryRun|TestSIGTERM|TestSIGTERMWhileEvicting|TestSecondDaemonOnStateDir|TestReadiness|TestStatusCommand)$", takes: 290 * time.Second, more: true},
+		{name: "more-soft", run: "^TestSoftRecovery$", takes: 150 * time.Second, more: true},
+		{name: "more-restart", run: "^(TestKilledDuringGrace|TestGraceOverRestart)$", takes: 170 * time.Second, more: true},
+		{name: "more-spare", run: "^(TestExemptPodsLive|TestKubeletsPods|TestOverride|TestUnprovenCgroup|TestOwnCgroup|TestNoCgroupParent)$", takes: 400 * time.Second, more: true},
+		{name: "more-runtime", run: "^(TestRuntimeRestart|TestUnlistedPod)$", takes: 280 * time.Second, more: true},
+		{name: "more-daemon", run: "^(TestDryRun|TestSIGTERM|TestSIGTERMWhileEvicting|TestSecondDaemonOnStateDir|TestReadiness|TestStatusCommand)$", takes: 140 * time.Second, more: true},
 		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestBrokenLane|TestPollingKills|TestContinuousGC|TestCrossingAfterIteration|TestSteadyPodLives|TestStoppedDaemon|TestReloadRearms|TestReloadWhileGrowing|TestLimitRaises)$", takes: 800 * time.Second, more: true},
 		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelOOMChoice)$", takes: 175 * time.Second, more: true},
-		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestDiskHogBesideHang|TestDiskFullOutsidePods|TestImagesGoFirst|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1250 * time.Second, more: true},
+		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestDiskHogBesideHang|TestDiskFullOutsidePods|TestImagesGoFirst|TestEmptyDirHog|TestImageCollection|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1400 * time.Second, more: true},
 		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestUnlistedForkBomb|TestForkingAllocators|TestHogIgnoresSIGTERM)$", takes: 160 * time.Second, more: true},
-		{name: "cold", run: "^(TestCacheWaits|TestProactiveReclaim)$", takes: 120 * time.Second, more: true},
-		{name: "shutdown", run: "^TestShutdown", takes: 240 * time.Second, more: true},
+		{name: "cold", run: "^(TestCacheWaits|TestProactiveReclaim)$", takes: 440 * time.Second, more: true},
+		{name: "shutdown", run: "^TestShutdown", takes: 310 * time.Second, more: true},
 		{name: "rest", takes: 10 * time.Second, more: true},
 	}},
 	{name: "service", profiles: []string{profileSmoke, profileTest, profileFull}, packages: []string{"./tests/service"}, classes: []class{
@@ -107,7 +108,7 @@ var suites = []suite{
 		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 150 * time.Second}},
 	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
 		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
-	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 3 * time.Minute},
+	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 9 * time.Minute},
 	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
 
@@ -172,6 +173,7 @@ const (
 
 // testCommand returns a command that runs tests of a package. flags are those of go test, without "-test.".
 func testCommand(v variant, pkg, name string, timeout time.Duration, flags ...string) protocol.Command {
+	// The test ends itself 10 s before its command is killed, so that it prints its goroutines.
 	argv := []string{"./" + path.Base(pkg) + ".test", "-test.v", "-test.timeout=" + (timeout - 10*time.Second).String()}
 	for _, f := range flags {
 		argv = append(argv, "-test."+f)

@@ -46,6 +46,32 @@ func TestClasses(t *testing.T) {
 	}
 }
 
+var startsNode = regexp.MustCompile(`\bstart\w*Node\w*\(t, `)
+
+// TestRest: the class without an expression, whose expected duration is short, has no test that starts a node.
+func TestRest(t *testing.T) {
+	dir := filepath.Join("..", "native")
+	native := suiteOf(t, "native")
+	rest := native.classes[len(native.classes)-1]
+	classed := regexp.MustCompile(strings.TrimPrefix(native.flag(rest), "skip="))
+	for _, name := range testsIn(t, dir) {
+		if !classed.MatchString(name) && startsNode.MatchString(bodyOf(t, dir, name)) {
+			t.Errorf("%s starts a node and is in no class but %s", name, rest.name)
+		}
+	}
+}
+
+// bodyOf returns the text of a function in the tests of a package.
+func bodyOf(t *testing.T, dir, name string) string {
+	t.Helper()
+	_, text, found := strings.Cut(sourceOf(t, dir), "\nfunc "+name+"(")
+	if !found {
+		t.Fatalf("there is no function %s in %s", name, dir)
+	}
+	text, _, _ = strings.Cut(text, "\n}\n")
+	return text
+}
+
 // TestWithout: the packages that a suite leaves out exist.
 func TestWithout(t *testing.T) {
 	for _, s := range suites {
@@ -75,21 +101,29 @@ func suiteOf(t *testing.T, name string) suite {
 
 func testsIn(t *testing.T, dir string) []string {
 	t.Helper()
+	var names []string
+	for _, m := range testFunction.FindAllStringSubmatch(sourceOf(t, dir), -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// sourceOf returns the text of all tests of a package.
+func sourceOf(t *testing.T, dir string) string {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
+	var all strings.Builder
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
-			names = append(names, m[1])
-		}
+		all.Write(text)
 	}
-	return names
+	return all.String()
 }
 
 func TestSmokeClasses(t *testing.T) {
