@@ -172,3 +172,14 @@ func TestClientExplainsPermission(t *testing.T) {
 		t.Errorf("explain(EACCES) = %v; want %s", err, want)
 	}
 }
+
+// TestOtherVersion checks that a client learns that its evictd has no such request.
+func TestOtherVersion(t *testing.T) {
+	client := NewClient(serve(t, &daemon{}))
+	for _, tt := range []struct{ method, path string }{{"POST", "/v1/status"}, {"GET", "/v1/of-a-later-version"}} {
+		_, err := request[Status](t.Context(), client, tt.method, tt.path)
+		if want := "evictd refused the request: this evictd has no " + tt.method + " " + tt.path; err == nil || err.Error() != want {
+			t.Errorf("%s %s = %v; want %q", tt.method, tt.path, err, want)
+		}
+	}
+}

@@ -217,7 +217,7 @@ func TestStopWhileTheLoopKills(t *testing.T) {
 		n.hot.hangs = true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
-		n.pass(hotPathTimeout / 2)
+		n.pass(hot.ThreadTimeout / 2)
 		n.wantCalls("before the end")
 		stop()
 		if calls := n.took(); !slices.Contains(calls, "own kill b") || !slices.Contains(calls, "follow b") {
