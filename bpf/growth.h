@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
 // What caused a crossing: file cache, or other memory. A crossing that file cache
-// brought waits until other memory grows; agent/signal/growth.go has the rule, and
-// a test compares the two. Part of sampler.bpf.c.
+// brought waits until other memory grows, at most CACHE_WAIT; agent/signal/growth.go
+// has the rule, and a test compares the two. Part of sampler.bpf.c.
 
 #ifndef EVICTD_GROWTH_H
 #define EVICTD_GROWTH_H
@@ -38,7 +38,7 @@ static struct watched watched[MAX_THRESHOLDS];
 struct references {
 	struct memory_point points[REFERENCES];
 	__u64 next; // the oldest of them, which the next one replaces
-	__u64 time; // when the time of the latest began
+	__u64 time; // when the REFERENCE_AGE of the latest began
 };
 
 static struct references references[2];
@@ -48,7 +48,7 @@ static __always_inline struct references *references_of(__u64 source)
 	return &references[source == SOURCE_PODS];
 }
 
-// reference_at returns the reference of an index less one.
+// reference_at returns the reference that a search has found: its index plus one.
 static __always_inline struct memory_point *reference_at(__u64 found, __u64 source)
 {
 	// A mask, which the verifier follows where the compiler moves a comparison.
@@ -71,7 +71,7 @@ static __always_inline void take_point(__u64 source, struct memory_point *point)
 		inactive = current.pods_inactive_file;
 		active = current.pods_active_file;
 	}
-	__u64 working_set = distance(inactive, used);
+	__u64 working_set = excess(inactive, used);
 	point->file_cache = active < working_set ? active : working_set;
 	point->other = working_set - point->file_cache;
 }
@@ -150,7 +150,7 @@ static __always_inline __u64 growth_left(struct memory_point *from, struct memor
 
 static __always_inline __u64 available_at(struct threshold *threshold, struct memory_point *point)
 {
-	return distance(point->other + point->file_cache, threshold->capacity);
+	return excess(point->other + point->file_cache, threshold->capacity);
 }
 
 // The results of a search through the references: an index plus one, 0 for none. They are
@@ -203,7 +203,7 @@ static __always_inline void set_point(struct memory_point *to, __u64 found, __u6
 // cache were free.
 static __always_inline int cache_suffices(struct threshold *threshold, struct watched *state)
 {
-	return distance(state->now.other, threshold->capacity) >= threshold->available;
+	return excess(state->now.other, threshold->capacity) >= threshold->available;
 }
 
 // note_crossing records the points of a crossing of the threshold at an index, and decides
@@ -230,7 +230,8 @@ GLOBAL_FUNC int note_crossing(__u32 i)
 	return 0;
 }
 
-// follow_crossing ends the wait of a crossing that is answered by now.
+// follow_crossing ends the wait of a crossing that is answered by now, else updates how much
+// memory is left.
 GLOBAL_FUNC int follow_crossing(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
@@ -247,7 +248,7 @@ GLOBAL_FUNC int follow_crossing(__u32 i)
 		__u64 left = growth_left(&state->at, &state->now, floor);
 		__u64 recent = growth_left(&state->recent, &state->now, floor);
 		// Until other memory alone crosses the threshold.
-		__u64 above = distance(threshold->available, distance(state->now.other, threshold->capacity));
+		__u64 above = excess(threshold->available, excess(state->now.other, threshold->capacity));
 		if (state->recent.time && recent < left)
 			left = recent;
 		state->left = above < left ? above : left;
@@ -270,7 +271,7 @@ GLOBAL_FUNC int find_until_answer(__u32 i)
 		return 0;
 	until_answer = watched[i].left;
 	if (config.thresholds[i].source == SOURCE_PODS)
-		until_answer = distance(distance(current.pods_walk_usage, current.pods_usage), until_answer);
+		until_answer = excess(excess(current.pods_walk_usage, current.pods_usage), until_answer);
 	return 0;
 }
 

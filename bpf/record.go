@@ -45,9 +45,9 @@ type Crossing struct {
 	// Waiting means that file cache brought the crossing, and that other memory has
 	// not grown by the threshold's GrowthFloor since.
 	Waiting bool
-	// Reference is the point that the crossing is compared with, At that of the
-	// crossing, Now the latest, and Recent the latest that is at least a second older
-	// than Now. A point with Time 0 is absent.
+	// Reference is the point that the crossing is compared with, First that of the
+	// crossing, Latest the latest, and Previous the latest reference that is at least a
+	// second older than Latest. A point with Time 0 is absent.
 	Reference, First, Previous, Latest MemoryPoint
 	Sample                             Sample // of the tick that wrote the record
 }
@@ -110,7 +110,7 @@ func (n Node) WorkingSet() uint64 { return workingSet(n.Anon+n.File, n.InactiveF
 type Pods struct {
 	Valid bool // false: there is no such cgroup, or the figures could not be read
 	// Truncated means that the figures are not valid because the last walk gave up
-	// before the end of the tree.
+	// before the end of the list, or because there is no list and a survey has failed.
 	Truncated bool
 	// Uncertain means that the figures are not valid until the next survey: a threshold
 	// is crossed by less than the estimates for removed and unlisted cgroups can be

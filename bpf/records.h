@@ -22,7 +22,8 @@ enum source {
 enum valid {
 	VALID_NODE = 1 << 0,
 	VALID_PODS = 1 << 1,
-	PODS_TRUNCATED = 1 << 2, // the last walk gave up: there is no sum
+	// The last walk gave up, or a survey failed while there was no list: there is no sum.
+	PODS_TRUNCATED = 1 << 2,
 	PODS_UNCERTAIN = 1 << 3, // whether a threshold is crossed is not known before a survey
 };
 
@@ -106,7 +107,7 @@ struct control {
 	__u64 rate_start;
 	__u64 rate_floor;
 	__u64 rate_ceiling;
-	__u64 walk_period; // 0: no rows unless asked for
+	__u64 walk_period; // the age of the table at which a walk is due; 0: WALK_IDLE is
 	__u64 pods; // struct cgroup *
 	__u64 pods_id;
 	struct threshold thresholds[MAX_THRESHOLDS];
@@ -161,10 +162,11 @@ struct row {
 	__u64 active_file;
 	__u64 anon;
 	__u64 unevictable;
-	__u64 partial; // the lists of some cgroups below are as of the last survey
+	__u64 partial; // living cgroups below have no row
 };
 
-// What the reclaim programs count, and until when the sampler keeps its shortest period.
+// What the programs on reclaim and OOM count, and until when the sampler keeps its shortest
+// period.
 struct pressure {
 	__u64 urgent_until;
 	__u64 urgent_from;

@@ -59,10 +59,10 @@ static struct control config;
 static struct sample current;
 static struct stats totals;
 
-// distance returns to - from, or 0 if that is negative.
-static __always_inline __u64 distance(__u64 from, __u64 to)
+// excess returns by how much value exceeds base; 0 if it does not.
+static __always_inline __u64 excess(__u64 base, __u64 value)
 {
-	return to > from ? to - from : 0;
+	return value > base ? value - base : 0;
 }
 
 // Memory ordering: BPF has no acquire load, but an atomic operation that fetches
@@ -79,9 +79,9 @@ static __always_inline void store_ordered(__u64 *word, __u64 value)
 
 #include "node.h"
 #include "lru.h"
-#include "known.h"
+#include "survey.h"
 #include "growth.h"
-#include "pods.h"
+#include "walk.h"
 #include "watch.h"
 
 // take_control copies what user space asks for. While user space writes it, the previous copy

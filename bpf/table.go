@@ -22,8 +22,8 @@ type Row struct {
 	// Anon is the size of the LRU lists of anonymous memory, which include tmpfs but not
 	// locked pages. Unevictable has the locked pages.
 	Anon, Unevictable uint64
-	// Partial means that the walk did not visit some cgroups below. Their figures, except
-	// for Usage, are those of the last survey.
+	// Partial means that some cgroups below have no row. The figures of those that the walk
+	// did not visit are, except for Usage, those of the last survey.
 	Partial bool
 }
 
@@ -37,8 +37,9 @@ type Table struct {
 }
 
 // SetWalk sets the age at which the sampler repeats the walk of the pods' cgroups. With 0
-// it walks only on demand and where a threshold of the pods depends on it. The time
-// between ticks remains within its bounds, and walks take at most a quarter of the time.
+// it walks once a second, on demand and where a threshold of the pods depends on it. The
+// time between ticks remains within its bounds, and walks take at most a quarter of the
+// time.
 func (s *Sampler) SetWalk(period time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@
 #define SLOPE_WINDOW MSEC
 // One threshold is raised no more often than this.
 #define RAISE_INTERVAL (10 * MSEC)
-// For AFTER_CROSSING after a crossing the timer fires at this period at least: a recovery
+// For AFTER_CROSSING after a crossing the period is at most AFTER_CROSSING_PERIOD: a recovery
 // that lasts only a moment must be seen, or it hides the next crossing.
 #define AFTER_CROSSING SECOND
 #define AFTER_CROSSING_PERIOD MSEC
@@ -72,7 +72,7 @@ static __always_inline __u64 free_of(struct threshold *threshold)
 	}
 	// A mask and no branch, which the verifier would follow for each threshold.
 	reclaimable += cache & threshold->cache_mask;
-	return distance(distance(reclaimable, used), threshold->capacity);
+	return excess(excess(reclaimable, used), threshold->capacity);
 }
 
 static __always_inline int known(struct threshold *threshold)
@@ -86,9 +86,14 @@ static __always_inline int just_crossed(struct watched *state)
 }
 
 enum {
-	WALK_NOT_NEEDED, // no threshold is crossed even if no page cache is subtracted
-	WALK_SOON, // the usage crosses a threshold unless inactive file cache is subtracted
-	WALK_NOW, // usage and the file figures of the last walk cross a threshold
+	// The usage crosses no threshold, even with its margin, if no page cache is subtracted,
+	// or only one whose crossing is older than AFTER_CROSSING.
+	WALK_NOT_NEEDED,
+	// The usage crosses a threshold unless page cache is subtracted, or a crossing waits.
+	WALK_SOON,
+	// The usage and the file figures of the last walk cross a threshold, or answer a
+	// crossing that waits.
+	WALK_NOW,
 };
 
 // need_of returns which walk the threshold at an index needs. It is a global function, as
@@ -110,7 +115,7 @@ GLOBAL_FUNC int need_of(__u32 i)
 		return WALK_NOT_NEEDED;
 	if (!state->crossed && free_of(threshold) < threshold->available)
 		return WALK_NOW;
-	if (distance(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
+	if (excess(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
 		return WALK_SOON;
 	return WALK_NOT_NEEDED;
 }
@@ -270,7 +275,7 @@ static __always_inline void update_rate(__u64 now)
 {
 	struct point point = { .time = now };
 	if (current.valid & VALID_NODE)
-		point.working_set = distance(current.inactive_file, current.anon + current.file);
+		point.working_set = excess(current.inactive_file, current.anon + current.file);
 	if (current.valid & VALID_PODS)
 		point.usage = current.pods_usage;
 	if (now - newer.time >= SLOPE_WINDOW) {
@@ -289,7 +294,7 @@ static __always_inline void update_rate(__u64 now)
 	}
 	if (now - decay_time >= SECOND) {
 		decay_time = now;
-		totals.rate -= distance(config.rate_floor, totals.rate) >> 10;
+		totals.rate -= excess(config.rate_floor, totals.rate) >> 10;
 	}
 }
 
@@ -376,7 +381,7 @@ GLOBAL_FUNC int watch_threshold(__u32 i)
 
 	__u64 next = config.ceiling;
 	if (!state->crossed) {
-		next = distance(threshold->available, available) * 1000 / (2 * rate + 1);
+		next = excess(threshold->available, available) * 1000 / (2 * rate + 1);
 	} else if (state->waiting) {
 		find_until_answer(i);
 		next = until_answer * 1000 / (2 * rate + 1);

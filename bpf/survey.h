@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// The list of cgroups below the pods' cgroup, from surveys of the tree. Part of
-// sampler.bpf.c.
+// The list of the pods' cgroup and the cgroups below it, from surveys of the tree.
+// Part of sampler.bpf.c.
 //
 // A removed cgroup stays in the kernel's tree as long as memory is charged to it,
 // and a node that has run many pods has thousands of them. Their page cache counts as
-// used, but it can only shrink, so a survey visits them at long intervals, in slices; a
-// walk (pods.h) reads those that are alive, and finds new ones by itself.
+// used, but it can only shrink, so a survey visits them at long intervals, in slices. A
+// walk (walk.h) reads the listed cgroups, which are alive, and finds new ones by itself.
 //
 // A container can make tens of thousands of cgroups below its own. The list has a bounded
 // number for each pod, so that one pod can't take the room of others.
 // A cgroup that is not listed is treated like a removed one: surveys add what is on
-// its lists to the nearest listed cgroup above, which is partial then. The usage of
+// its LRU lists to the nearest listed cgroup above, which is partial then. The usage of
 // that one stays exact, as the kernel charges it with all that is below.
 
-#ifndef EVICTD_KNOWN_H
-#define EVICTD_KNOWN_H
+#ifndef EVICTD_SURVEY_H
+#define EVICTD_SURVEY_H
 
-// The depth from which no cgroup is listed. A power of two.
+// No cgroup is listed at a depth of MAX_DEPTH - 1 or more. A power of two.
 #define MAX_DEPTH 64
+// The most steps of a slice.
 #define MAX_STEPS (1 << 15)
 
 // The kubelet puts containers three levels below the pods' cgroup (QoS class, pod,
 // container), those of guaranteed pods two. So below a cgroup at POD_DEPTH there are
 // the containers of one pod at most, and what they make. Of those, NESTED_MOST are
-// listed, a quarter of that whenever there is too little room or time, and of the ones
-// right below it always CONTAINERS_LEAST.
+// listed, a quarter of that whenever there is too little room or time, and always
+// CONTAINERS_LEAST more of the ones right below it.
 #define POD_DEPTH 2
 #define CONTAINERS_LEAST 64
 #define NESTED_MOST 1024
@@ -35,14 +36,14 @@
 // 1 / SURVEY_SHARE of the time.
 #define SLICE_PART 4
 #define SURVEY_SHARE 16
-// Surveys are SURVEY_INTERVAL apart; SURVEY_INTERVAL_CHANGED where cgroups have come or gone,
-// removed ones have shrunk, or a threshold of the pods is near. A survey that a crossing
-// waits for takes up to 1 / SURVEY_URGENT_SHARE of the time.
+// Surveys are SURVEY_INTERVAL apart, or SURVEY_INTERVAL_CHANGED if the list may be outdated
+// (known_outdated) or a threshold of the pods is near. If a crossing waits for a survey, or
+// there is no list, all slices together take at most 1 / SURVEY_URGENT_SHARE of the time.
 #define SURVEY_URGENT_SHARE 2
 #define SURVEY_INTERVAL (10 * SECOND)
 #define SURVEY_INTERVAL_CHANGED SECOND
 #define SURVEY_OVERDUE (SURVEY_INTERVAL + SURVEY_INTERVAL_CHANGED)
-// Surveys and walks read the clock each time that they have visited so many cgroups.
+// Walks read the clock after each so many cgroups, surveys after so many steps.
 #define CLOCK_CHECK_INTERVAL 32
 
 // One listed cgroup, alive when it was last read. The memory behind the pointer may belong
@@ -61,8 +62,12 @@ struct known {
 	__u64 row; // index in the table of the current walk
 	__u64 usage;
 	__u64 below; // sum of its own lists and of the usage of its living children
-	struct lru removed; // the lists of removed and unlisted cgroups below, as of the survey
-	__u64 rest; // usage - below as of the survey: what removed and unlisted cgroups are charged
+	// The LRU lists of removed and unlisted cgroups below, as of the survey; of those that
+	// were removed since, as of their last reading.
+	struct lru removed;
+	// usage - below at the first walk after the survey, and what cgroups that were removed
+	// since are charged.
+	__u64 rest;
 	__u64 rest_known;
 };
 
@@ -75,9 +80,10 @@ struct {
 
 // The half of the map that is in use; a survey writes the other.
 static __u64 known_half, known_count;
-// The cgroup that they are below, and its css; 0: none.
+// The pods' cgroup that the list is of, and its css; 0: there is no list.
 static __u64 known_of, known_root;
-// A survey is due although the last one is recent.
+// A survey is due although the last one is recent: cgroups have come or gone, removed ones
+// have shrunk, unlisted ones may have grown, there was too little room, or a read has failed.
 static __u64 known_outdated;
 // How often NESTED_MOST has been divided by four, and whether cgroups below POD_DEPTH have
 // been listed at all, without which a further division changes nothing.
@@ -198,8 +204,8 @@ static __always_inline __u64 *row_at(__u64 depth)
 	return &survey.row[depth & (MAX_DEPTH - 1)];
 }
 
-// visit lists a cgroup. The lists of a removed cgroup, and of one for which there is no room,
-// are added to the nearest listed ancestor.
+// visit lists a cgroup. The LRU lists of a removed cgroup, and of one for which there is no
+// room, are added to the nearest listed ancestor.
 GLOBAL_FUNC int visit(__u64 address)
 {
 	struct cgroup_subsys_state *css = (void *)address;
@@ -291,7 +297,7 @@ fault:
 	return 1;
 }
 
-// in_tree returns whether a cgroup that was visited before is still in the tree, and with it
+// in_tree returns whether a cgroup that had a serial number is still in the tree, and with it
 // all its ancestors.
 static __always_inline int in_tree(struct cgroup_subsys_state *css, __u64 then)
 {

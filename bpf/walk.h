@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// The figures of the pods' cgroup, and the table of all that is below it.
-// Part of sampler.bpf.c.
+// The figures of the pods' cgroup: a walk reads the cgroups that survey.h lists into
+// the rows of a table. Part of sampler.bpf.c.
 
-#ifndef EVICTD_PODS_H
-#define EVICTD_PODS_H
+#ifndef EVICTD_WALK_H
+#define EVICTD_WALK_H
 
 // Walks take at most 1 / WALK_SHARE of the time, urgent ones 1 / WALK_URGENT_SHARE. Far from
 // any threshold the file figures are at most WALK_IDLE old.
 #define WALK_SHARE 16
 #define WALK_URGENT_SHARE 4
 #define WALK_IDLE SECOND
-// After a walk that took too long, or a survey that failed, the next is tried after this
-// back-off, which doubles.
+// After a walk that took too long, or a survey that failed while there was no list, the next
+// walk or survey is tried after this back-off, which doubles.
 #define WALK_BACKOFF_FIRST (SECOND / 8)
 #define WALK_BACKOFF_LONGEST (64 * SECOND)
-// A survey is due when removed cgroups have shrunk by this many bytes.
+// A survey is due when the removed cgroups below one have shrunk, or the unlisted ones may
+// have grown, by more than this many bytes.
 #define SURVEY_AFTER_BYTES (16ULL << 20)
-// How many removed ancestors fold_removed passes.
+// fold_removed leaves out a cgroup with this many removed ancestors. Its file cache counts as
+// used until the next survey.
 #define MAX_REMOVED_ANCESTORS 8
 // The most cgroups that are ever listed.
 #define MAX_KNOWN (1 << 18)
@@ -28,14 +30,14 @@ struct walk {
 	__u64 rows;
 	__u64 began;
 	__u64 visited;
-	__u64 late;
+	__u64 late; // it gave up after walk_limit
 	__u64 fault;
 	__u64 rows_full; // there are more cgroups than rows
 	__u64 any_removed; // or any partial one
 	__u64 usage; // of the pods' cgroup, pages
 	struct lru sum;
-	// Page cache of removed cgroups that is assumed freed since the survey, and active
-	// page cache of theirs that may be inactive by now.
+	// Page cache of removed and unlisted cgroups that is assumed freed since the survey,
+	// and active page cache of theirs that may be inactive by now. Pages.
 	__u64 lost;
 	__u64 aging;
 	// By how much the usage of partial cgroups has grown since the survey, pages. It may be
@@ -54,11 +56,14 @@ static struct walk walk;
 static __u64 walk_ended; // time
 static __u64 walk_order; // the last order to walk that was executed
 static __u64 gone_id; // the pods' cgroup whose removal has been reported
-// The usage seems to cross a threshold, and the file figures are too old to tell.
+// Whether the pods cross a threshold is not known before the next walk: they do by the file
+// figures of the last one, which may be too old, or a survey has ended since.
 static __u64 pods_doubtful;
-// A table is due, but too soon after the last walk.
+// A walk or a survey is due that was not possible in this tick. The next tick comes as soon
+// as possible.
 static __u64 walk_owed;
-// How long after a walk that took too long no walk is tried; 0: the last one ended in time.
+// How long after walk_ended neither a walk nor a survey is tried: the last walk took too long,
+// or a survey failed while there was no list. 0: no back-off.
 static __u64 walk_backoff;
 
 static __always_inline void back_off(void)
@@ -93,7 +98,8 @@ static __always_inline void mark_partial(__u64 i)
 		row->partial = 1;
 }
 
-// write_row writes the row of a cgroup, or adds to the parent's where there is none left.
+// write_row writes the row of a cgroup, or adds its LRU lists to the parent's row if there is
+// none left.
 static __always_inline void write_row(struct known *known, __u64 above)
 {
 	struct row *row = table_row(walk.rows);
@@ -113,7 +119,7 @@ static __always_inline void write_row(struct known *known, __u64 above)
 	add_to_row(known->row, &lru);
 }
 
-// fold_removed adds the lists of a cgroup that was removed after the survey to its nearest
+// fold_removed adds the LRU lists of a cgroup that was removed after the survey to its nearest
 // living ancestor, whose row is written already.
 GLOBAL_FUNC int fold_removed(__u32 of)
 {
@@ -148,7 +154,7 @@ GLOBAL_FUNC int fold_removed(__u32 of)
 	return 0;
 }
 
-// add_child lists a new child: the kernel appends those (kernel/cgroup/cgroup.c:
+// add_child lists a new child. The kernel appends new children (kernel/cgroup/cgroup.c:
 // init_and_link_css). read_known notices one that has been removed already.
 static long add_child(__u32 i, void *unused)
 {
@@ -164,7 +170,8 @@ static long add_child(__u32 i, void *unused)
 	}
 	int failed = add_known(known_half, &known_count, known_room(), child, serial, walk.parent);
 	if (failed) {
-		// Without room (1) the rest has none either; a read that failed (-1) is tried again.
+		// If there is no room (1), there is none for the others either. A read that failed
+		// (-1) is tried again.
 		walk.all_added = walk.unlisted = failed > 0;
 		return 1;
 	}
@@ -223,7 +230,8 @@ static __always_inline __u64 usage_of(struct cgroup_subsys_state *css)
 	return usage > 0 ? usage : 0;
 }
 
-// read_known reads one cgroup into its row.
+// read_known reads one cgroup into its row, and lists its new children. A removed cgroup, which
+// has no row, is read once more for its parent.
 static long read_known(__u32 i, void *unused)
 {
 	if (i >= known_count)
@@ -278,8 +286,8 @@ static long read_known(__u32 i, void *unused)
 }
 
 // subtract_lost subtracts what removed cgroups have lost since the survey from their page
-// cache: the usage of their ancestor beyond its own lists and its children has fallen by it.
-// Unlisted living cgroups are treated alike, but they can grow, too.
+// cache: the usage of their ancestor, less its own LRU lists and the usage of its children, has
+// fallen by it. Unlisted living cgroups are treated alike, but they can grow, too.
 static long subtract_lost(__u32 i, void *unused)
 {
 	if (i >= known_count)
@@ -290,20 +298,20 @@ static long subtract_lost(__u32 i, void *unused)
 	__u64 inactive = known->removed.inactive_file, active = known->removed.active_file;
 	if (known->gone || !(known->partial | inactive | active))
 		return 0;
-	if (distance(survey_ended, current.time) >= SURVEY_INTERVAL_CHANGED)
+	if (excess(survey_ended, current.time) >= SURVEY_INTERVAL_CHANGED)
 		walk.aging += active;
 	// The usage is read again, since the children were read in between: what they charged
 	// or uncharged in that time must count neither as removed cgroups' nor as lost.
 	__u64 then = known->usage, now = usage_of((void *)known->css);
 	if (!known->rest_known) {
-		known->rest = distance(known->below, now < then ? now : then);
+		known->rest = excess(known->below, now < then ? now : then);
 		if (known->rest < inactive + active)
 			known->rest = inactive + active;
 		known->rest_known = 1;
 	}
-	__u64 rest = distance(known->below, now > then ? now : then), lost = distance(rest, known->rest);
+	__u64 rest = excess(known->below, now > then ? now : then), lost = excess(rest, known->rest);
 	if (known->partial) {
-		__u64 grown = distance(known->rest, rest);
+		__u64 grown = excess(known->rest, rest);
 		walk.grown += grown;
 		if (grown * page_size > SURVEY_AFTER_BYTES)
 			known_outdated = 1;
@@ -313,16 +321,16 @@ static long subtract_lost(__u32 i, void *unused)
 	if (lost * page_size > SURVEY_AFTER_BYTES)
 		known_outdated = 1;
 	__u64 lost_inactive = lost < inactive ? lost : inactive;
-	__u64 lost_active = distance(lost_inactive, lost);
+	__u64 lost_active = excess(lost_inactive, lost);
 	if (lost_active > active)
 		lost_active = active;
 	walk.lost += lost_inactive + lost_active;
-	walk.sum.inactive_file = distance(lost_inactive, walk.sum.inactive_file);
-	walk.sum.active_file = distance(lost_active, walk.sum.active_file);
+	walk.sum.inactive_file = excess(lost_inactive, walk.sum.inactive_file);
+	walk.sum.active_file = excess(lost_active, walk.sum.active_file);
 	struct row *row = table_row(known->row);
 	if (row) {
-		row->inactive_file = distance(lost_inactive * page_size, row->inactive_file);
-		row->active_file = distance(lost_active * page_size, row->active_file);
+		row->inactive_file = excess(lost_inactive * page_size, row->inactive_file);
+		row->active_file = excess(lost_active * page_size, row->active_file);
 	}
 	return 0;
 }
@@ -351,7 +359,7 @@ static __always_inline struct cgroup_subsys_state *pods_css(void)
 	return css;
 }
 
-// do_walk reads all listed cgroups, and lists those that are new.
+// do_walk reads all listed cgroups into a table, and lists those that are new.
 GLOBAL_FUNC int do_walk(void)
 {
 	__u32 zero = 0;
