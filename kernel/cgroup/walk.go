@@ -18,7 +18,9 @@ var errStop = errors.New("stop")
 
 // walk calls visit for a directory and for each one below it, parents first, with
 // its relative path ("." first). Directories that are removed during the walk are
-// skipped. One descriptor is open at a time, however deep the tree is.
+// skipped: an ENODEV or ENOENT that visit returns for a directory below is taken for its
+// removal. For "." it is returned. Besides dir, one descriptor is open at a time, however
+// deep the tree is.
 func walk(dir *sys.FD, visit func(rel string) error) error {
 	err := visit(".")
 	if err == errStop {

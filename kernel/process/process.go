@@ -48,9 +48,10 @@ func (p *Process) Signal(s unix.Signal) error {
 // ReleaseMemory frees the private anonymous memory of a process that is being killed,
 // on the CPU time of the calling thread (process_mrelease(2), Linux 5.15;
 // mm/oom_kill.c). It fails with ErrGone if the process has freed its memory itself,
-// which is common; with EAGAIN if the memory map is contended and a retry may
-// succeed; with EINVAL if no SIGKILL is pending; and with kernel.ErrUnavailable
-// before Linux 5.15.
+// which is common; with EAGAIN if only a part could be freed, for example because an
+// MMU notifier would have to block, and a retry may succeed; with EINVAL if no SIGKILL
+// is pending; and with kernel.ErrUnavailable before Linux 5.15. It waits for the lock of
+// the memory map (mmap lock).
 func (p *Process) ReleaseMemory() error {
 	err := p.fd.Use(func(fd int) error {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno != 0 {
