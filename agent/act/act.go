@@ -72,8 +72,9 @@ type Runtime interface {
 
 // Actuator carries out orders.
 type Actuator interface {
-	// Evict starts an order. For a hard order it returns when every process has
-	// been signalled.
+	// Evict starts an order. For a hard order it returns when the processes of the
+	// containers with a proven cgroup have been signalled, except those of one that
+	// forks faster than it is signalled.
 	Evict(ctx context.Context, job Job)
 	// Follow continues after a [FastKiller] killed the order's pod: it waits for the pod
 	// to end, asks the runtime to stop it, and closes the handle.

@@ -3,8 +3,9 @@
 //
 // A hard eviction kills only the cgroups that the runtime names for the pod's
 // containers. Before each kill, the processes listed in the cgroup are checked
-// against [evict.Guard]. If a guarded process was moved into a container's
-// cgroup, all other processes are signalled one by one. A process is signalled by
+// against [evict.Guard]. If a guarded process was moved into a container's cgroup,
+// all other processes are signalled one by one, unless the cgroup may not be this
+// container's own; then none is (guardcheck.go). A process is signalled by
 // pidfd, and only if the cgroup still lists its pid after the pidfd was opened,
 // so that a reused pid is never hit. The runtime is then asked to stop the
 // containers, and the sandbox if no kubelet made it: stopping the sandbox frees

@@ -53,7 +53,7 @@ func (d *DryRun) countProcs(c evict.RunningContainer, g *evict.Guard) (processes
 	if err := v.listProcs(d.proc); err != nil {
 		return 0, err
 	}
-	return len(v.procs), v.check.protectedError()
+	return len(v.procs), v.check.guardedError()
 }
 
 // Follow implements Actuator.

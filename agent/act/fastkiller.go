@@ -40,7 +40,7 @@ type signaller interface {
 	// that. It returns ESRCH if the process has exited.
 	signal(fd int) error
 	// finish leaves the rest of a container's kill to another thread. checked means that
-	// all its processes were read and none is protected. It returns false if no thread
+	// all its processes were read and none is guarded. It returns false if no thread
 	// will kill the rest: there is none, or its queue is full. In dry run it does nothing
 	// and returns true, so that the rest counts as killed.
 	finish(h *KillHandle, m *containerFDs, checked bool) bool
@@ -71,7 +71,7 @@ func newFastKiller(t signaller) *FastKiller {
 	k := &FastKiller{
 		signaller: t, pids: make([]int, 0, maxListed), relisted: make([]int, 0, maxListed), unopened: make([]int, 0, maxListed),
 		signalledPIDs: make([]int, 0, maxOpened+maxPreopened+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
-		check: guardCheck{protected: make([]int, 0, maxProtected)}, timeout: fastKillTimeout,
+		check: guardCheck{guarded: make([]int, 0, maxGuarded)}, timeout: fastKillTimeout,
 	}
 	k.reserve.fill()
 	return k
@@ -127,8 +127,8 @@ func (k *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 		before := out.Processes
 		if m.err = k.killContainer(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
 			out.Err = errors.Join(out.Err, m.err)
-		} else if m.protectedErr != nil {
-			out.Err = errors.Join(out.Err, m.protectedErr)
+		} else if m.guardedErr != nil {
+			out.Err = errors.Join(out.Err, m.guardedErr)
 		}
 		m.signalled = out.Processes - before
 	}
@@ -140,7 +140,7 @@ func (k *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 //
 // If all processes were read, the check of the guarded ones is complete. killContainer
 // returns its error if the cgroup must not be killed. Otherwise it signals the processes
-// that are not protected.
+// that are not guarded.
 //
 // If only a part was read, a guarded process may be among the others. Then only processes
 // that are open already are signalled, and only if the cgroup is certainly the container's:
@@ -163,7 +163,7 @@ func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 	}
 	m.partlyChecked = !all
 	if all {
-		m.protectedErr = k.check.protectedError()
+		m.guardedErr = k.check.guardedError()
 	}
 	found := len(k.pids)
 	switch {
@@ -174,7 +174,7 @@ func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 		k.signalPreopened(h, m, out)
 		k.signalInit(m, out)
 	}
-	checked := all && m.protectedErr == nil
+	checked := all && m.guardedErr == nil
 	finishes := k.signaller.finish(h, m, checked)
 	killsCgroup := finishes && checked && m.killFD >= 0 // by cgroup.kill
 	if k.signalErr != nil && !killsCgroup {
@@ -188,7 +188,7 @@ func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 }
 
 // listProcs reads the processes of the container's cgroup into k.pids, without the
-// protected ones. If there are cgroups below it, it also reads those with a preopened
+// guarded ones. If there are cgroups below it, it also reads those with a preopened
 // process. It reports whether it has read all processes of the container.
 func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 	k.pids, k.preopenedListed = k.pids[:0], [maxPreopened]bool{}
@@ -319,7 +319,7 @@ func (k *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResul
 }
 
 // readPIDs appends the pids of a list to dst, in the order of the list, without those that
-// v, if not nil, protects. It stops when dst is full, and reports whether it has read all.
+// v, if not nil, does not let be signalled. It stops when dst is full, and reports whether it has read all.
 func (k *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
 	if list < 0 {
 		return dst, true, nil

@@ -11,13 +11,14 @@ import (
 )
 
 // freezeTimeout bounds the time for which a cgroup is frozen while its processes
-// are signalled: until the thaw none of them exits.
+// are signalled: on cgroup v1 none of them exits until the thaw.
 const freezeTimeout = 100 * time.Millisecond
 
 // killFrozen signals all processes of a container that forks faster than it can be
 // read. Frozen tasks do not fork, and a signalled task does not fork after the thaw
 // (kernel/fork.c: copy_process). It reports false if there is no freezer, if freezing
-// would stop processes outside the container, or if not all tasks froze in time.
+// would stop processes outside the container, if a guarded process is in it, or if not all
+// tasks froze in time.
 func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 	if own, err := v.freezeIsLocal(); err != nil || !own {
 		return false, nil
@@ -25,8 +26,9 @@ func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 	if v.group.Freeze() != nil {
 		return false, nil
 	}
-	// Signalled processes exit when they are thawed. If evictd ends before the thaw,
-	// the next evictd thaws the cgroup, or the runtime when it stops the container.
+	// On cgroup v1 signalled processes exit when they are thawed. If evictd ends before
+	// the thaw, the next kill of the pod thaws the cgroup (drain), or the runtime when it
+	// stops the container.
 	defer func() {
 		thawErr := v.group.Thaw()
 		if thawErr != nil && !errors.Is(thawErr, cgroup.ErrGone) && !errors.Is(thawErr, kernel.ErrUnavailable) {
@@ -42,8 +44,8 @@ func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 		if _, err := v.signalRound(proc, frozen); err != nil {
 			return false, err
 		}
-		if v.hasProtected {
-			return false, nil // a protected process must not stay frozen
+		if v.hasGuarded {
+			return false, nil // a guarded process must not stay frozen
 		}
 		if frozen || time.Now().After(deadline) {
 			return frozen, nil

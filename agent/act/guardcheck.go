@@ -23,15 +23,15 @@ func (e *WrongVictimError) Error() string {
 	return fmt.Sprintf("cgroup %s not killed: it contains %s (pid %d)", e.Cgroup, e.Process, e.PID)
 }
 
-// ProtectedError reports a guarded process that was not signalled when its cgroup was
+// GuardedError reports a guarded process that was not signalled when its cgroup was
 // killed. The other processes were signalled one by one.
-type ProtectedError struct {
+type GuardedError struct {
 	Cgroup  string
 	PID     int
 	Process string
 }
 
-func (e *ProtectedError) Error() string {
+func (e *GuardedError) Error() string {
 	return fmt.Sprintf("%s (pid %d) was moved into cgroup %s and was not signalled", e.Process, e.PID, e.Cgroup)
 }
 
@@ -59,34 +59,37 @@ func (p procfs) startOf(pid int) uint64 {
 }
 
 // guardCheck checks the processes of a container's cgroup, one at a time, against the
-// guard. It finds whether the cgroup may be killed and which processes are protected.
-// It allocates only if a process is guarded.
+// guard. It finds whether the cgroup may be killed and which processes are guarded. It
+// allocates only if a process is guarded.
 //
-// A guarded process does not make a cgroup immune: a privileged container can move any
-// process into its cgroup. If the container's init process is still alive, all other
-// processes are signalled. The cgroup is refused if it is not, and if the cgroup
-// contains pid 1 or the init process of another container: then the cgroup is not the
-// container's own.
+// A guarded process does not by itself make a cgroup immune: a privileged container can
+// move any process into its cgroup. While the container's init process is alive, all
+// processes but the guarded ones are signalled. A cgroup with a guarded process is refused
+// if the container's init process is not alive, if the guarded process is pid 1 or the
+// init process of this container or another, or if there are more than maxGuarded. An init
+// process in it means that the cgroup is not this container's alone, or that the container
+// is itself guarded.
 type guardCheck struct {
 	guard     *evict.Guard
 	container *evict.RunningContainer
 	proc      procfs
 
 	// initSeen means that the container's init process was alive before it was signalled.
-	initSeen  bool
-	hasInit   bool // the pid of the init process is listed
-	refused   bool // the cgroup is refused even if initSeen
-	wrong     *WrongVictimError
-	protected []int
+	// The caller sets it before err.
+	initSeen bool
+	hasInit  bool // the pid of the init process is listed
+	refused  bool // the cgroup is refused even if initSeen
+	wrong    *WrongVictimError
+	guarded  []int // the guarded processes found, which are not signalled
 }
 
-// maxProtected bounds the guarded processes that one kill leaves alive. A cgroup with
+// maxGuarded bounds the guarded processes that one kill leaves alive. A cgroup with
 // more is refused.
-const maxProtected = 64
+const maxGuarded = 64
 
 // reset starts a new check and keeps the storage.
 func (v *guardCheck) reset(g *evict.Guard, container *evict.RunningContainer, proc procfs) {
-	*v = guardCheck{guard: g, container: container, proc: proc, protected: v.protected[:0]}
+	*v = guardCheck{guard: g, container: container, proc: proc, guarded: v.guarded[:0]}
 }
 
 // add checks one process and reports whether it may be signalled, provided that the
@@ -101,7 +104,7 @@ func (v *guardCheck) add(pid int) bool {
 	if !essential && (!init || own) {
 		return true
 	}
-	if slices.Contains(v.protected, pid) {
+	if slices.Contains(v.guarded, pid) {
 		return false // added before
 	}
 	if v.guard.Reused(pid, v.proc.startOf) {
@@ -113,11 +116,11 @@ func (v *guardCheck) add(pid int) bool {
 		}
 		v.wrong = &WrongVictimError{Cgroup: v.container.Cgroup, PID: pid, Process: name, Essential: essential}
 	}
-	if pid == 1 || init || len(v.protected) == maxProtected {
+	if pid == 1 || init || len(v.guarded) == maxGuarded {
 		v.refused = true
 		return false
 	}
-	v.protected = append(v.protected, pid)
+	v.guarded = append(v.guarded, pid)
 	return false
 }
 
@@ -137,10 +140,10 @@ func (v *guardCheck) initAlive() bool {
 	return v.hasInit && v.container.InitStart != 0 && v.proc.startOf(v.container.InitPID) == v.container.InitStart
 }
 
-// protectedError returns a *ProtectedError if processes of the cgroup are protected.
-func (v *guardCheck) protectedError() error {
-	if len(v.protected) == 0 {
+// guardedError returns a *GuardedError if processes of the cgroup are guarded.
+func (v *guardCheck) guardedError() error {
+	if len(v.guarded) == 0 {
 		return nil
 	}
-	return &ProtectedError{Cgroup: v.wrong.Cgroup, PID: v.wrong.PID, Process: v.wrong.Process}
+	return &GuardedError{Cgroup: v.wrong.Cgroup, PID: v.wrong.PID, Process: v.wrong.Process}
 }

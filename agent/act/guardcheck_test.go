@@ -79,9 +79,9 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 				t.Errorf("the guarded process: %v; want it alive", err)
 			}
 			last := reports.last()
-			var protected *ProtectedError
-			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &protected) || protected.PID != pid {
-				t.Errorf("last report = %+v; want nine processes, and an error with the protected one", last)
+			var guarded *GuardedError
+			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &guarded) || guarded.PID != pid {
+				t.Errorf("last report = %+v; want nine processes, and an error with the guarded one", last)
 			}
 			if got := reports.stages(); !slices.Contains(got, LastGone) {
 				t.Errorf("stages = %v; want LastGone among them", got)

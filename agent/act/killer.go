@@ -83,7 +83,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 	var victims []*victim
 	var errs []error
 	signalled, gone := 0, 0
-	untouchable := map[string]bool{} // containers with an essential process, by ID
+	essential := map[string]bool{} // containers with an essential process, by ID
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			continue
@@ -102,17 +102,17 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		case err != nil:
 			errs = append(errs, err)
 			if wrong := (*WrongVictimError)(nil); errors.As(err, &wrong) && wrong.Essential {
-				untouchable[c.ID] = true
+				essential[c.ID] = true
 			}
 		default:
 			signalled += len(v.signalled)
 			victims = append(victims, v)
-			if note := v.check.protectedError(); note != nil {
+			if note := v.check.guardedError(); note != nil {
 				errs = append(errs, note)
 			}
 		}
 	}
-	if !allRefused(untouchable, &job) {
+	if !allRefused(essential, &job) {
 		k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
 	}
 	k.work.Go(func() {
@@ -121,15 +121,15 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			// thread that hangs in the kernel may keep forever.
 			go reap(slices.Clone(v.largest))
 		}
-		k.conclude(ctx, job, victims, gone, untouchable, signalled, errs)
+		k.conclude(ctx, job, victims, gone, essential, signalled, errs)
 	})
 }
 
 // conclude waits for the end of the signalled containers and reports the end of the order.
 // Its arguments are those of finish, the number of processes signalled, and the errors up
 // to now.
-func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool, signalled int, errs []error) {
-	containerErrs, sandboxErr, empty := k.finish(ctx, job, victims, gone, untouchable)
+func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, essential map[string]bool, signalled int, errs []error) {
+	containerErrs, sandboxErr, empty := k.finish(ctx, job, victims, gone, essential)
 	errs = append(append(errs, containerErrs...), sandboxErr)
 	for _, v := range victims {
 		if v.finisherSignalled != nil {
@@ -172,7 +172,7 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 		defer handle.Unref()
 		var victims []*victim
 		var errs []error
-		untouchable := map[string]bool{}
+		essential := map[string]bool{}
 		proven := 0
 		for _, c := range job.Containers {
 			if c.Cgroup != "" {
@@ -184,10 +184,10 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 		}
 		for _, m := range handle.containers {
 			var wrong *WrongVictimError
-			v, err, note := m.killedVictim(handle), m.err, m.protectedErr
+			v, err, note := m.killedVictim(handle), m.err, m.guardedErr
 			if err == nil && m.partlyChecked {
 				err = v.checkProcs(k.proc)
-				note = v.check.protectedError()
+				note = v.check.guardedError()
 			}
 			if !errors.As(err, &wrong) {
 				if note != nil {
@@ -200,21 +200,21 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 			}
 			errs = append(errs, err)
 			if wrong.Essential {
-				untouchable[m.ID] = true
+				essential[m.ID] = true
 			}
 		}
-		if result.Processes == 0 && !allRefused(untouchable, &job) {
+		if result.Processes == 0 && !allRefused(essential, &job) {
 			k.reportNow(order.UID, Signalled, 0, nil)
 		}
 		gone := proven - len(handle.containers) // when the handle was opened
-		k.conclude(ctx, job, victims, gone, untouchable, result.Processes, errs)
+		k.conclude(ctx, job, victims, gone, essential, result.Processes, errs)
 	})
 }
 
 // allRefused reports whether every container has an essential process, so that no process
 // is signalled and the runtime is not asked.
-func allRefused(untouchable map[string]bool, job *Job) bool {
-	return len(untouchable) > 0 && len(untouchable) == len(job.Containers)
+func allRefused(essential map[string]bool, job *Job) bool {
+	return len(essential) > 0 && len(essential) == len(job.Containers)
 }
 
 // firstSignal returns when the first process was signalled, or now if none was.
@@ -233,29 +233,29 @@ func firstSignal(victims []*victim) time.Time {
 
 // finish waits for the killed cgroups to empty and asks the runtime to stop the
 // containers at the same time. The runtime kills containers whose cgroup is not proven;
-// gone is the number of containers whose cgroup is gone. A container in untouchable has
-// an essential process: the runtime is not asked to stop it, nor the sandbox. finish
+// gone is the number of containers whose cgroup is gone. A container in essential has an
+// essential process: the runtime is not asked to stop it, nor the sandbox. finish
 // returns the errors of the containers and of the sandbox, and whether all containers
 // have ended (empty).
-func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) (containerErrs []error, sandboxErr error, empty bool) {
+func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, essential map[string]bool) (containerErrs []error, sandboxErr error, empty bool) {
 	uid := job.Order.UID
 	var once sync.Once
 	first := func() { once.Do(func() { k.reportNow(uid, FirstGone, 0, nil) }) }
 	var drains, stops sync.WaitGroup
 	drained := make([]error, len(victims))
 	for _, v := range victims {
-		v.stopAfterDrain = v.hasProtected
+		v.stopAfterDrain = v.hasGuarded
 	}
 	for i, v := range victims {
 		drains.Go(func() { drained[i] = v.drain(ctx, k.proc, first) })
 	}
 	stopped := make([]error, len(job.Containers))
-	// A container with a protected process is stopped through the runtime only after its
+	// A container with a guarded process is stopped through the runtime only after its
 	// own processes have exited: the runtime might signal all processes in the cgroup.
 	stop := func(afterDrain bool) {
 		for i, c := range job.Containers {
 			late := slices.ContainsFunc(victims, func(v *victim) bool { return v.container.ID == c.ID && v.stopAfterDrain })
-			if !untouchable[c.ID] && late == afterDrain {
+			if !essential[c.ID] && late == afterDrain {
 				stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
 			}
 		}
@@ -274,7 +274,7 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 		last()
 	}
 	stops.Wait()
-	if len(untouchable) > 0 {
+	if len(essential) > 0 {
 		return append(drained, stopped...), nil, empty
 	}
 	// A container without a proven cgroup has ended when the runtime says so.

@@ -13,8 +13,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// KillHandle is a handle of a pod that is ready to be killed. All descriptors that a kill
-// needs are open, so a [FastKiller] need not allocate memory.
+// KillHandle is a handle of a pod that is ready to be killed. The files of its cgroups and
+// its largest processes are open, so a [FastKiller] need not allocate memory.
 // A handle serves for one kill; to kill the pod again, prepare another.
 //
 // The caller of [Prepare] closes the handle. Its descriptors stay open until the
@@ -61,15 +61,15 @@ type containerFDs struct {
 	initSeen atomic.Bool
 	// finisherSignalled is the number of processes signalled by the Reaper.
 	finisherSignalled atomic.Int64
-	// protectedErr names a process that was not signalled; nil if all were.
-	protectedErr error
+	// guardedErr names a guarded process that was not signalled; nil if there is none.
+	guardedErr error
 }
 
 // startVictim returns the container as a victim, with the handle's descriptors.
 func (m *containerFDs) startVictim(h *KillHandle) *victim {
 	return &victim{
 		container: m.RunningContainer, guard: h.guard, hierarchy: m.hierarchy, group: m.group, sharedGroup: true, signalled: map[int]bool{},
-		hasProtected: m.protectedErr != nil, initSeen: &m.initSeen, preopened: m.preopened, slowToList: m.slowToList(),
+		hasGuarded: m.guardedErr != nil, initSeen: &m.initSeen, preopened: m.preopened, slowToList: m.slowToList(),
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // stopInStages asks the runtime to stop the containers of a job, stage by stage, each
-// within the rest of the job's grace period. It returns the answers, in the order of the
-// containers, when all stages have ended.
+// within the rest of the job's grace period, but at least a second for the later stages.
+// It returns the answers, in the order of the containers, when all stages have ended.
 func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 	errs := make([]error, len(job.Containers))
 	began := time.Now()
@@ -18,8 +18,8 @@ func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 		grace := job.Order.Grace
 		if stage > 0 {
 			awaitStages(ctx, stages, time.Until(began.Add(startBy)))
-			// In whole seconds, because a runtime would round it up, and not 0, which would
-			// kill the container.
+			// Rounded down to whole seconds, because a runtime rounds up; at least one, because
+			// 0 kills at once.
 			grace = max(time.Second, (grace - time.Since(began)).Truncate(time.Second))
 		}
 		var stops sync.WaitGroup

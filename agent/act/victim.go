@@ -48,9 +48,9 @@ type victim struct {
 	group     *cgroup.Cgroup
 	procs     []int // as last read
 	signalled map[int]bool
-	// hasProtected means that guarded processes are in the cgroup. They are not
-	// signalled and not in procs.
-	hasProtected   bool
+	// hasGuarded means that guarded processes are in the cgroup. They are not signalled
+	// and not in procs.
+	hasGuarded     bool
 	slowToList     bool         // reading its list of processes takes long
 	pathsMatch     bool         // see verifyPaths
 	killed         bool         // cgroup.kill was written
@@ -125,7 +125,7 @@ func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) 
 	v.signalPreopened(proc)
 	v.procs = v.procs[:0]
 	cgroups := 0
-	triedKill := v.hasProtected // cgroup.kill would kill the protected processes too
+	triedKill := v.hasGuarded // cgroup.kill would kill the guarded processes too
 	err = v.group.WalkProcs(func(rel string, pids []int) (more bool, err error) {
 		if cgroups++; cgroups%yieldEvery == 0 {
 			yieldCPU()
@@ -144,7 +144,7 @@ func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) 
 		if err := v.check.err(); err != nil {
 			return false, err
 		}
-		v.hasProtected = v.hasProtected || len(v.check.protected) > 0
+		v.hasGuarded = v.hasGuarded || len(v.check.guarded) > 0
 		found += len(fresh)
 		for len(fresh) > 0 {
 			n := min(len(fresh), maxOpenPidfds)
@@ -155,7 +155,7 @@ func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) 
 				n = 1
 			}
 			err := v.signal(proc, rel, fresh[:n])
-			if !triedKill && !v.hasProtected {
+			if !triedKill && !v.hasGuarded {
 				// cgroup.kill needs no further descriptor, so it also works when none is left
 				// for pidfds.
 				triedKill = true
@@ -293,7 +293,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 	defer timer.Stop()
 	for {
 		if frozen, err := v.group.Frozen(); err == nil && frozen {
-			// A frozen task does not exit before it is thawed.
+			// On cgroup v1 a frozen task does not exit before it is thawed.
 			if err := v.group.Thaw(); err != nil && !errors.Is(err, cgroup.ErrGone) {
 				return fmt.Errorf("thaw %s: %w", v.container.Cgroup, err)
 			}
@@ -306,7 +306,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if err := v.killAtPriority(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
 		}
-		if v.outpaced && !v.unfreezable && !v.hasProtected {
+		if v.outpaced && !v.unfreezable && !v.hasGuarded {
 			var all bool
 			var err error
 			v.thread.do(func() { all, err = v.killFrozen(proc) })
@@ -331,12 +331,12 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 	}
 }
 
-// unpopulated reports whether the kernel counts no process in the cgroup, or can't be
-// read. It is needed in addition to the list, which leaves out a process without a
-// pid, one that is just being forked.
+// unpopulated reports whether the kernel counts no process in the cgroup. It also returns
+// true if that can't be read, or if guarded processes remain. It is needed in addition to
+// the list, which leaves out a process without a pid, one that is just being forked.
 func (v *victim) unpopulated() bool {
-	if v.hasProtected {
-		return true // the protected processes remain
+	if v.hasGuarded {
+		return true
 	}
 	populated, err := v.group.Populated()
 	return err != nil || !populated
@@ -379,5 +379,6 @@ func reap(largest []*process.Process) {
 	}
 }
 
-// maxReleaseAttempts bounds the attempts on a process whose mmap lock is contended.
+// maxReleaseAttempts bounds the attempts on a process of which the kernel could release only
+// a part (EAGAIN).
 const maxReleaseAttempts = 5

@@ -31,7 +31,7 @@ func (v *victim) finishCheck() error {
 	if v.check.initSeen {
 		v.initSeen.Store(true)
 	}
-	v.hasProtected = v.hasProtected || len(v.check.protected) > 0
+	v.hasGuarded = v.hasGuarded || len(v.check.guarded) > 0
 	return nil
 }
 

@@ -30,15 +30,15 @@ type RunningContainer struct {
 // Guard lists the processes that must never be killed. They are identified by what they
 // are, not by name. A Guard is immutable once it is in use.
 type Guard struct {
-	// Protected maps the pid of each protected process to a description: pid 1, evictd, the
+	// Protected maps the pid of each essential process to a description: pid 1, evictd, the
 	// container runtime, shims, container monitors, kubelets.
 	Protected map[int]string
 	// Inits maps the pid of the first process of each container and sandbox to the ID
 	// of the container or sandbox.
 	Inits map[int]string
 	// StartTimes maps a pid to the process's start time in clock ticks since boot. A
-	// process with another start time has reused the pid and is not protected. A pid
-	// without an entry is protected whatever its start time.
+	// process with another start time has reused the pid and is not guarded. A pid
+	// without an entry is guarded whatever its start time.
 	StartTimes map[int]uint64
 }
 
@@ -46,10 +46,10 @@ type Guard struct {
 // returns the start time of a process, 0 if it can't be read. It is called only if the
 // guard has a start time for the pid.
 func (g *Guard) Reused(pid int, startOf func(pid int) uint64) bool {
-	protected := g.StartTimes[pid]
-	if protected == 0 {
+	guarded := g.StartTimes[pid]
+	if guarded == 0 {
 		return false
 	}
 	current := startOf(pid)
-	return current != 0 && current != protected
+	return current != 0 && current != guarded
 }
