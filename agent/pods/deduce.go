@@ -54,8 +54,8 @@ func (d *deduction) fill(p *pod) {
 		if !c.Created.IsZero() {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
-		if pc.location.guarded != "" {
-			p.spec.ProtectedReason, p.spec.Essential = "contains "+pc.location.guarded, true
+		if pc.location.essential != "" {
+			p.spec.ProtectedReason, p.spec.Essential = "contains "+pc.location.essential, true
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {

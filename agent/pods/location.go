@@ -32,9 +32,9 @@ type location struct {
 	// process began, in clock ticks since boot; 0 if not known.
 	parent             int
 	start, parentStart uint64
-	// guarded is the guarded process in the cgroup that belongs to the container. One that
+	// essential is the essential process in the cgroup that belongs to the container. One that
 	// was moved into the cgroup is not killed with the container.
-	guarded string
+	essential string
 	// gone reports that the cgroup existed and was removed.
 	gone bool
 }
@@ -106,7 +106,7 @@ func (inv *Inventory) pathOf(c *Container) string {
 	return ""
 }
 
-// prove checks that the cgroup contains the container's first process, and no guarded process
+// prove checks that the cgroup contains the container's first process, and no essential process
 // of the container. It reads cgroup.procs of the tree that would be killed, which unlike
 // /proc/PID/cgroup does not depend on evictd's cgroup namespace.
 func (inv *Inventory) prove(loc *location, guard *evict.Guard) {
@@ -120,14 +120,14 @@ func (inv *Inventory) prove(loc *location, guard *evict.Guard) {
 	reason := inv.proveInit(loc, pids)
 	for _, pid := range pids {
 		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || pid == 1 || inv.startedBelow(pid, loc.pid)) {
-			loc.guarded = what
+			loc.essential = what
 		}
 	}
 	if loc.unproven == "" {
 		loc.unproven = reason
 	}
-	if loc.guarded != "" && loc.unproven == "" {
-		loc.unproven = fmt.Sprintf("cgroup %s contains %s", loc.path, loc.guarded)
+	if loc.essential != "" && loc.unproven == "" {
+		loc.unproven = fmt.Sprintf("cgroup %s contains %s", loc.path, loc.essential)
 	}
 }
 

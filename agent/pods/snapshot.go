@@ -36,8 +36,8 @@ type listSnapshot struct {
 type pod struct {
 	spec       evict.Pod // all but the usage
 	containers []*podContainer
-	// cgroup contains the whole pod and no other; nil if there is none. sandbox is then
-	// the sandbox's own, or nil.
+	// cgroup contains the whole pod and no other. If there is none it is nil, and sandbox
+	// is the sandbox's own cgroup, nil if it has none that can be read.
 	cgroup      *cgroup.Cgroup
 	sandbox     *cgroup.Cgroup
 	explanation Explanation
@@ -52,8 +52,8 @@ type pod struct {
 type podContainer struct {
 	id, name string
 	location *location
-	// unproven is why the cgroup is not proven to be the container's alone, and unmeasured
-	// why its usage can't be read there; each is "" if it is.
+	// unproven is why the cgroup is not proven to be the container's alone, "" if it is
+	// proven; unmeasured why its usage can't be read there, "" if it can.
 	unproven, unmeasured string
 	// failed is the error of the last reading; nil if it succeeded.
 	failed atomic.Pointer[string]
@@ -122,7 +122,8 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 			d.spec = inv.specs.Specification(l.UID)
 		}
 		d.fill(p)
-		// UIDs must be unique: crictl accepts any text as a UID.
+		// UIDs must be unique: crictl accepts any text as a UID. Of two sandboxes with one
+		// UID the older keeps it.
 		for p.spec.UID == "" || uids[p.spec.UID] {
 			p.spec.UID += l.Sandbox.ID
 		}
@@ -210,6 +211,8 @@ func newPodContainer(c *Container, at *location, all cgroupIndex, claims map[int
 // is named after the pod and contains no other, else those of its containers and sandbox.
 func (inv *Inventory) chooseCgroups(p *pod, l *listedPod, all cgroupIndex) {
 	if parent := p.parent(); parent != "" && namedAfterPod(parent, l.UID) {
+		// own is the number of locations that may be at the parent or below; if there are
+		// more, the runtime lists a container twice.
 		own := len(l.locations)
 		if l.sandbox.path != "" {
 			own++
@@ -258,7 +261,8 @@ func (p *pod) parent() string {
 }
 
 // namedAfterPod reports whether a cgroup has the name that the kubelet gives to a pod's
-// (pkg/kubelet/cm/pod_container_manager_linux.go).
+// (pkg/kubelet/cm/pod_container_manager_linux.go: GetPodContainerName, and
+// cgroup_manager_linux.go: escapeSystemdCgroupName).
 func namedAfterPod(cgroupPath, uid string) bool {
 	if uid == "" {
 		return false
