@@ -115,7 +115,7 @@ func (c *Config) moveZeroGraceToHard(hard, soft map[signal.Signal]signal.Value) 
 		grace, given := c.EvictionSoftGracePeriod[name]
 		value, isSoft := soft[s]
 		path := strict.Key(fieldSoftGrace, name)
-		if !given || grace != 0 || !isSoft || !c.sources.lenient(fieldSoftGrace) {
+		if !given || grace != 0 || !isSoft || !c.sources.fromKubelet(fieldSoftGrace) {
 			continue
 		}
 		notice := "is 0, which makes the threshold a hard one, as in the kubelet"

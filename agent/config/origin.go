@@ -18,8 +18,8 @@ const (
 )
 
 // Origin returns the origin of the value at a path such as
-// evictionHard.memory.available. An entry that a map omits, and a 0 that means
-// the default, have OriginDefault.
+// evictionHard.memory.available. An entry that a map omits, and a 0 or "" that
+// means the default, have OriginDefault.
 func (c *Config) Origin(field string) Origin {
 	if origin, ok := c.origin[field]; ok {
 		return origin
@@ -57,8 +57,8 @@ func (s sources) of(path string) *strict.Decoder {
 	return nil
 }
 
-// lenient reports whether the field at path comes from the kubelet's file.
-func (s sources) lenient(path string) bool { return s.kubelet != nil && s.of(path) == s.kubelet }
+// fromKubelet reports whether the field at path comes from the kubelet's file.
+func (s sources) fromKubelet(path string) bool { return s.kubelet != nil && s.of(path) == s.kubelet }
 
 // reporter returns the file to which a problem with the field at path is
 // attributed.

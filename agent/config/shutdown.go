@@ -83,8 +83,8 @@ func (c *Config) resolveShutdown() {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 || c.ShutdownGracePeriod == 0 && c.ShutdownGracePeriodCriticalPods == 0 {
 		return
 	}
-	switch fromKubelet := c.sources.lenient(periods); {
-	case fromKubelet == c.sources.lenient(fieldShutdownGroups):
+	switch fromKubelet := c.sources.fromKubelet(periods); {
+	case fromKubelet == c.sources.fromKubelet(fieldShutdownGroups):
 		c.errorf(fieldShutdownGroups, "excludes %s; give one of them", periods)
 	case fromKubelet:
 		c.noticef(periods, "is overridden by %s", fieldShutdownGroups)
@@ -96,7 +96,7 @@ func (c *Config) resolveShutdown() {
 }
 
 func (c *Config) checkShutdownGroups() {
-	lenient := c.sources.lenient(fieldShutdownGroups)
+	fromKubelet := c.sources.fromKubelet(fieldShutdownGroups)
 	first := map[int32]int{} // by priority, the index in the file
 	kept := make([]ShutdownGroup, 0, len(c.ShutdownGracePeriodByPodPriority))
 	for i, group := range c.ShutdownGracePeriodByPodPriority {
@@ -106,7 +106,7 @@ func (c *Config) checkShutdownGroups() {
 			continue
 		}
 		if group.ShutdownGracePeriodSeconds < 0 {
-			if lenient {
+			if fromKubelet {
 				c.noticef(seconds, "%d is negative and counts as 0", group.ShutdownGracePeriodSeconds)
 				group.ShutdownGracePeriodSeconds = 0
 			} else {
@@ -115,14 +115,14 @@ func (c *Config) checkShutdownGroups() {
 		}
 		if other, twice := first[group.Priority]; !twice {
 			first[group.Priority] = i
-		} else if !lenient {
+		} else if !fromKubelet {
 			c.errorf(priority, "%d is listed twice, first in %s", group.Priority, strict.Index(fieldShutdownGroups, other))
 		} else {
 			c.noticef(priority, "%d is listed twice; as in the kubelet the first applies to pods of exactly that priority, the last to those above", group.Priority)
 		}
 		kept = append(kept, group)
 	}
-	if lenient {
+	if fromKubelet {
 		kept = splitDuplicates(kept)
 	}
 	c.ShutdownGracePeriodByPodPriority = slices.Clip(kept)

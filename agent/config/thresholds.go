@@ -114,11 +114,11 @@ func (c *Config) amount(path string, texts Amounts, name string, parse func(stri
 	if len(text) > maxAmount {
 		return signal.Value{}, fmt.Errorf("%s is too long", strict.Quote(text))
 	}
-	if signal.HasBoth(text) && c.sources.lenient(path) {
+	if signal.HasBoth(text) && c.sources.fromKubelet(path) {
 		return signal.Value{}, fmt.Errorf("%s is not a quantity", strict.Quote(text)) // for the kubelet
 	}
 	v, err := parse(text)
-	if err == nil || errors.Is(err, signal.ErrOff) || !c.sources.lenient(path) {
+	if err == nil || errors.Is(err, signal.ErrOff) || !c.sources.fromKubelet(path) {
 		return v, err
 	}
 	converted, notice, ok := kubeletAmount(text, topField(path) == fieldReclaim)

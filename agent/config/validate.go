@@ -42,7 +42,7 @@ func (c *Config) check() {
 func (c *Config) checkConditions() {
 	const transition = "evictionPressureTransitionPeriod"
 	if p := c.EvictionPressureTransitionPeriod; p < 0 {
-		if !c.sources.lenient(transition) {
+		if !c.sources.fromKubelet(transition) {
 			c.errorf(transition, "%v is negative; want a duration, or 0s for the default of %v", p, defaultTransitionPeriod)
 		} else {
 			c.noticef(transition, "%v is negative; conditions end as soon as their threshold is no longer met", p)
@@ -50,7 +50,7 @@ func (c *Config) checkConditions() {
 		}
 	}
 	const grace = "evictionMaxPodGracePeriod"
-	if g := c.EvictionMaxPodGracePeriod; g < 0 && c.sources.lenient(grace) {
+	if g := c.EvictionMaxPodGracePeriod; g < 0 && c.sources.fromKubelet(grace) {
 		c.noticef(grace, "%d is negative; pods get their own grace period, as the kubelet documents; the kubelet itself gives them one second", g)
 	}
 }
@@ -70,7 +70,7 @@ func (c *Config) checkAllocatable() {
 			c.errorf(at, "%s is listed twice", value)
 		case value == enforceNone && len(c.EnforceNodeAllocatable) > 1:
 			c.errorf(at, "none excludes the others; want it alone, or not at all")
-		case c.sources.lenient(field):
+		case c.sources.fromKubelet(field):
 			c.checkKubeletCgroup(at, value)
 		}
 	}
@@ -109,7 +109,7 @@ func (c *Config) checkReserved(field string, amounts Amounts) {
 			err = fmt.Errorf("%q is below 0", amounts[name])
 		}
 		switch {
-		case err != nil && c.sources.lenient(field) && kubeletAccepts(amounts[name]):
+		case err != nil && c.sources.fromKubelet(field) && kubeletAccepts(amounts[name]):
 			// evictd does not use the value.
 			c.noticef(at, "%v; it is ignored", err)
 			delete(amounts, name)

@@ -30,8 +30,9 @@ type Unmarshaler interface {
 	DecodeYAML(d *Decoder, n *yaml.Node)
 }
 
-// Decoder decodes a part of a file and collects its problems. Its methods take
-// paths relative to that part; "" is the part itself.
+// Decoder decodes a part of a file and collects its problems. Its exported methods
+// take paths relative to that part; "" is the part itself. The others, except join,
+// take paths from the file's root.
 type Decoder struct {
 	*file
 	path string
@@ -43,8 +44,8 @@ type file struct {
 	lenient   bool
 	problems  Problems
 	notices   Problems
-	lines     map[string]int
-	ignored   map[string]bool
+	lines     map[string]int      // by path, the line of its key or value
+	ignored   map[string]bool     // paths of fields that Decode skips
 	removed   map[string]string   // by path, when and why the field was removed
 	failed    map[string]bool     // paths of problems, and all their parents
 	following map[*yaml.Node]bool // aliases that lead to the value being decoded

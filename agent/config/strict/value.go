@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// value decodes n, which is at path, into v. A null leaves v as it is.
+// value decodes n, which is at path (from the file's root), into v. A null leaves v as
+// it is.
 func (d *Decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	line := n.Line
 	n, done := d.follow(n, path)
@@ -162,7 +163,7 @@ func (d *Decoder) list(n *yaml.Node, v reflect.Value) {
 }
 
 // element decodes an entry of a map or list. A null is nil if the entries are
-// pointers, else an error.
+// pointers, else a problem. ok is false if a problem was reported.
 func (d *Decoder) element(n *yaml.Node, t reflect.Type, path string) (value reflect.Value, ok bool) {
 	value = reflect.New(t).Elem()
 	if t.Kind() != reflect.Pointer && isNull(n) {
