@@ -44,10 +44,12 @@ const (
 	// the containers is left.
 	FirstGone
 	LastGone
-	// Refused: no part of the order could be carried out.
+	// Refused: no process was signalled because a container's cgroup must not be killed, or
+	// no part of the order could be carried out.
 	Refused
-	// Finished: the runtime was asked, and nothing more will be done. Err has the
-	// errors of the containers and the sandbox.
+	// Finished: the runtime was asked, and nothing more will be done, except that a failed
+	// stop of the sandbox may be repeated. Err has the errors of the containers and the
+	// sandbox.
 	Finished
 )
 

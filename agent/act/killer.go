@@ -130,6 +130,8 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 // to now.
 func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, essential map[string]bool, signalled int, errs []error) {
 	containerErrs, sandboxErr, empty := k.finish(ctx, job, victims, gone, essential)
+	// A container's cgroup must not be killed, or the kill failed.
+	refused := len(errs) > 0 && len(victims)+gone < len(job.Containers)
 	errs = append(append(errs, containerErrs...), sandboxErr)
 	for _, v := range victims {
 		if v.finisherSignalled != nil {
@@ -139,8 +141,7 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 	}
 	err := errors.Join(errs...)
 	stage := Finished
-	direct := len(victims)+gone == len(job.Containers) // no container was refused or left to the runtime
-	if signalled == 0 && err != nil && !(direct && empty) {
+	if signalled == 0 && err != nil && (refused || !empty) {
 		stage = Refused
 	}
 	k.reportNow(job.Order.UID, stage, signalled, err)

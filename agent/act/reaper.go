@@ -41,7 +41,7 @@ type reapTask struct {
 	handle *KillHandle
 	fd     int // the pidfd of a dying process; unused for a container
 	// For a container: checked means that all its processes were read and none is
-	// protected.
+	// guarded.
 	container *containerFDs
 	checked   bool
 }

@@ -35,20 +35,22 @@ func (a *flakyRuntime) StopSandbox(context.Context, string) error {
 	return a.sandboxErrs[a.sandboxCalls-1]
 }
 
-// A sandbox is stopped when the runtime is back. The order's end is reported before that.
+// A sandbox is stopped when the runtime is back. The order's end is reported before that, and
+// is no refusal if the containers have ended.
 func TestStopSandboxLater(t *testing.T) {
 	gone := []error{cri.ErrUnreachable, cri.ErrUnreachable, cri.ErrTimeout}
 	for _, tt := range []struct {
 		name    string
 		runtime *flakyRuntime
 		hard    bool
+		end     Stage
 		asked   int
 	}{
-		{"hard", &flakyRuntime{sandboxErrs: gone}, true, 4},
-		{"soft", &flakyRuntime{sandboxErrs: gone}, false, 4},
-		{"refused", &flakyRuntime{sandboxErrs: []error{cri.ErrMalformed}}, true, 1},
-		{"containers run", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, true, 1},
-		{"containers run, soft", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, false, 0},
+		{"hard", &flakyRuntime{sandboxErrs: gone}, true, Finished, 4},
+		{"soft", &flakyRuntime{sandboxErrs: gone}, false, Finished, 4},
+		{"refused", &flakyRuntime{sandboxErrs: []error{cri.ErrMalformed}}, true, Finished, 1},
+		{"containers run", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, true, Refused, 1},
+		{"containers run, soft", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, false, Refused, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,8 +61,8 @@ func TestStopSandboxLater(t *testing.T) {
 					Containers: []evict.RunningContainer{{ID: "c", Unproven: "for the test"}},
 				})
 				synctest.Wait()
-				if stages := reports.stages(); !slices.ContainsFunc(stages, func(s Stage) bool { return s == Finished || s == Refused }) {
-					t.Errorf("stages before the runtime is back = %v; want an end", stages)
+				if last := reports.last(); last.Stage != tt.end || last.Err == nil {
+					t.Errorf("last report before the runtime is back = %+v; want stage %d with an error", last, tt.end)
 				}
 				k.Wait()
 				if tt.runtime.sandboxCalls != tt.asked {
