@@ -12,7 +12,6 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "records.h"
-#include "shared.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

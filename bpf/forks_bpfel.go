@@ -13,21 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type forksPressure struct {
-	_            structs.HostLayout
-	UrgentUntil  uint64
-	UrgentFrom   uint64
-	KswapdWakes  uint64
-	KswapdSleeps uint64
-	DirectBegins uint64
-	DirectEnds   uint64
-	DirectTime   uint64
-	Throttles    uint64
-	ThrottleTime uint64
-	Victims      uint64
-	VictimsLost  uint64
-}
-
 type forksTasks struct {
 	_      structs.HostLayout
 	Count  uint64
@@ -42,8 +27,6 @@ type forksTasks struct {
 const (
 	forksMapAlarms         = "alarms"
 	forksMapCounts         = "counts"
-	forksMapEvents         = "events"
-	forksMapPressures      = "pressures"
 	forksProgForked        = "forked"
 	forksProgForkedClassic = "forked_classic"
 	forksProgFreed         = "freed"
@@ -102,10 +85,8 @@ type forksProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type forksMapSpecs struct {
-	Alarms    *ebpf.MapSpec `ebpf:"alarms"`
-	Counts    *ebpf.MapSpec `ebpf:"counts"`
-	Events    *ebpf.MapSpec `ebpf:"events"`
-	Pressures *ebpf.MapSpec `ebpf:"pressures"`
+	Alarms *ebpf.MapSpec `ebpf:"alarms"`
+	Counts *ebpf.MapSpec `ebpf:"counts"`
 }
 
 // forksVariableSpecs contains global variables before they are loaded into the kernel.
@@ -134,18 +115,14 @@ func (o *forksObjects) Close() error {
 //
 // It can be passed to loadForksObjects or ebpf.CollectionSpec.LoadAndAssign.
 type forksMaps struct {
-	Alarms    *ebpf.Map `ebpf:"alarms"`
-	Counts    *ebpf.Map `ebpf:"counts"`
-	Events    *ebpf.Map `ebpf:"events"`
-	Pressures *ebpf.Map `ebpf:"pressures"`
+	Alarms *ebpf.Map `ebpf:"alarms"`
+	Counts *ebpf.Map `ebpf:"counts"`
 }
 
 func (m *forksMaps) Close() error {
 	return _ForksClose(
 		m.Alarms,
 		m.Counts,
-		m.Events,
-		m.Pressures,
 	)
 }
 

@@ -8,6 +8,16 @@
 
 #define MAX_THRESHOLDS 16 // a power of two
 
+// An array that user space maps into its memory.
+#define MAPPED(name, type_, entries)                                           \
+	struct {                                                               \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                              \
+		__uint(max_entries, entries);                                  \
+		__uint(map_flags, BPF_F_MMAPABLE);                             \
+		__type(key, __u32);                                            \
+		__type(value, type_);                                          \
+	} name SEC(".maps")
+
 enum kind {
 	KIND_CROSSING = 1,
 	KIND_GONE = 2,
