@@ -64,7 +64,14 @@ type samplerGone struct {
 	Cgroup uint64
 }
 
-type samplerKnown struct {
+type samplerLatest struct {
+	_      structs.HostLayout
+	Seq    uint64
+	Sample samplerSample
+	Stats  samplerStats
+}
+
+type samplerListed struct {
 	_       structs.HostLayout
 	Css     uint64
 	Serial  uint64
@@ -88,13 +95,6 @@ type samplerKnown struct {
 	}
 	Rest      uint64
 	RestKnown uint64
-}
-
-type samplerLatest struct {
-	_      structs.HostLayout
-	Seq    uint64
-	Sample samplerSample
-	Stats  samplerStats
 }
 
 type samplerMemoryPoint struct {

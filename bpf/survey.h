@@ -37,7 +37,7 @@
 #define SLICE_PART 4
 #define SURVEY_SHARE 16
 // Surveys are SURVEY_INTERVAL apart, or SURVEY_INTERVAL_CHANGED if the list may be outdated
-// (known_outdated) or a threshold of the pods is near. If a crossing waits for a survey, or
+// (list_outdated) or a threshold of the pods is near. If a crossing waits for a survey, or
 // there is no list, all slices together take at most 1 / SURVEY_URGENT_SHARE of the time.
 #define SURVEY_URGENT_SHARE 2
 #define SURVEY_INTERVAL (10 * SECOND)
@@ -48,7 +48,7 @@
 
 // One listed cgroup, alive when it was last read. The memory behind the pointer may belong
 // to another cgroup by now, whose serial number differs: none is used twice. Sizes are pages.
-struct known {
+struct listed {
 	__u64 css; // struct cgroup_subsys_state *
 	__u64 serial;
 	__u64 id; // inode number of the directory
@@ -75,16 +75,16 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4); // resized by the loader to four times the rows
 	__type(key, __u32);
-	__type(value, struct known);
+	__type(value, struct listed);
 } cgroups SEC(".maps");
 
 // The half of the map that is in use; a survey writes the other.
-static __u64 known_half, known_count;
+static __u64 list_half, list_count;
 // The pods' cgroup that the list is of, and its css; 0: there is no list.
-static __u64 known_of, known_root;
+static __u64 list_of, list_root;
 // A survey is due although the last one is recent: cgroups have come or gone, removed ones
 // have shrunk, unlisted ones may have grown, there was too little room, or a read has failed.
-static __u64 known_outdated;
+static __u64 list_outdated;
 // How often NESTED_MOST has been divided by four, and whether cgroups below POD_DEPTH have
 // been listed at all, without which a further division changes nothing.
 static __u64 nested_lowered, nested_listed;
@@ -120,7 +120,7 @@ static __u64 walk_due;
 
 // A survey lists at most as many cgroups as there are rows. The rest of the room is for
 // cgroups that are made before the next survey.
-static __always_inline __u64 known_room(void)
+static __always_inline __u64 list_room(void)
 {
 	return 2 * max_rows;
 }
@@ -131,9 +131,9 @@ static __always_inline __u64 nested_most(__u64 depth)
 	return depth == POD_DEPTH + 1 ? most + CONTAINERS_LEAST : most;
 }
 
-static __always_inline struct known *known_at(__u64 half, __u64 i)
+static __always_inline struct listed *listed_at(__u64 half, __u64 i)
 {
-	__u32 index = half * known_room() + i;
+	__u32 index = half * list_room() + i;
 	return bpf_map_lookup_elem(&cgroups, &index);
 }
 
@@ -152,9 +152,9 @@ static __always_inline long read_serial(__u64 *serial, struct cgroup_subsys_stat
 	return read_kernel(serial, sizeof(*serial), &css->serial_nr);
 }
 
-// add_known lists a cgroup. It returns 0, 1 if there is no room, or -1 if the cgroup can't be
+// add_listed lists a cgroup. It returns 0, 1 if there is no room, or -1 if the cgroup can't be
 // read. The first one is the pods' cgroup.
-static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struct cgroup_subsys_state *css, __u64 serial, __u64 above)
+static __always_inline int add_listed(__u64 half, __u64 *count, __u64 room, struct cgroup_subsys_state *css, __u64 serial, __u64 above)
 {
 	struct cgroup *cgroup = NULL;
 	struct kernfs_node *kn = NULL;
@@ -167,13 +167,13 @@ static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struc
 	    read_kernel(&id, sizeof(id), &kn->id))
 		return -1;
 	if (*count) {
-		struct known *parent = known_at(half, above);
+		struct listed *parent = listed_at(half, above);
 		if (!parent)
 			return -1;
 		depth = parent->depth + 1;
 		if (depth > POD_DEPTH) {
 			pod = parent->pod;
-			struct known *its = known_at(half, pod);
+			struct listed *its = listed_at(half, pod);
 			if (!its)
 				return -1;
 			if (its->nested >= nested_most(depth) || depth >= MAX_DEPTH - 1)
@@ -182,16 +182,16 @@ static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struc
 			nested_listed = 1;
 		}
 	}
-	struct known *known = known_at(half, *count);
-	if (!known)
+	struct listed *listed = listed_at(half, *count);
+	if (!listed)
 		return -1;
-	__builtin_memset(known, 0, sizeof(*known));
-	known->css = (__u64)css;
-	known->serial = serial;
-	known->id = id;
-	known->parent = above;
-	known->depth = depth;
-	known->pod = pod;
+	__builtin_memset(listed, 0, sizeof(*listed));
+	listed->css = (__u64)css;
+	listed->serial = serial;
+	listed->id = id;
+	listed->parent = above;
+	listed->depth = depth;
+	listed->pod = pod;
 	(*count)++;
 	return 0;
 }
@@ -209,7 +209,7 @@ static __always_inline __u64 *row_at(__u64 depth)
 GLOBAL_FUNC int visit(__u64 address)
 {
 	struct cgroup_subsys_state *css = (void *)address;
-	__u64 half = !known_half, depth = survey.depth, serial = 0, above = 0;
+	__u64 half = !list_half, depth = survey.depth, serial = 0, above = 0;
 	unsigned int flags = 0;
 
 	if (read_serial(&serial, css) || read_kernel(&flags, sizeof(flags), &css->flags))
@@ -222,14 +222,14 @@ GLOBAL_FUNC int visit(__u64 address)
 	}
 	if (depth) {
 		above = *row_at((survey.unlisted ? survey.unlisted : depth) - 1);
-		struct known *parent = known_at(half, above);
+		struct listed *parent = listed_at(half, above);
 		if (!parent)
 			return -1;
 		if (!survey.unlisted)
 			parent->newest = serial;
 		int removed = flags & CSS_DYING, failed = 1;
 		if (!survey.unlisted && !removed)
-			failed = add_known(half, &survey.count, max_rows, css, serial, above);
+			failed = add_listed(half, &survey.count, max_rows, css, serial, above);
 		if (failed < 0)
 			return failed;
 		if (failed) {
@@ -243,7 +243,7 @@ GLOBAL_FUNC int visit(__u64 address)
 		} else {
 			above = survey.count - 1;
 		}
-	} else if (add_known(half, &survey.count, max_rows, css, serial, 0)) {
+	} else if (add_listed(half, &survey.count, max_rows, css, serial, 0)) {
 		return -1;
 	}
 	if (depth < MAX_DEPTH)
@@ -318,10 +318,10 @@ static __always_inline int resume(struct cgroup_subsys_state *css)
 		return 1;
 	if (survey.depth <= POD_DEPTH || !in_tree(survey.pod, survey.pod_serial))
 		return 0;
-	struct known *known = known_at(!known_half, *row_at(POD_DEPTH));
-	if (!known)
+	struct listed *listed = listed_at(!list_half, *row_at(POD_DEPTH));
+	if (!listed)
 		return 0;
-	known->partial = 1;
+	listed->partial = 1;
 	survey.pos = survey.pod;
 	survey.depth = POD_DEPTH;
 	survey.climbing = 1;
@@ -345,22 +345,22 @@ static __always_inline void fit_nested(void)
 	if (survey.count >= max_rows) {
 		totals.truncated++;
 		if (lower_nested())
-			known_outdated = 1;
+			list_outdated = 1;
 	} else if (nested_lowered && survey.count <= max_rows / 8 && totals.walk_time <= walk_limit / 8) {
 		nested_lowered--;
 	}
 }
 
-static __always_inline int is_known(struct cgroup_subsys_state *css)
+static __always_inline int have_list(struct cgroup_subsys_state *css)
 {
-	return known_of == config.pods_id && known_root == (__u64)css;
+	return list_of == config.pods_id && list_root == (__u64)css;
 }
 
 static __always_inline int survey_due(struct cgroup_subsys_state *css, int near)
 {
 	__u64 age = current.time - survey_ended;
-	return survey.active || survey_urgent || !is_known(css) || age >= SURVEY_INTERVAL ||
-	       ((known_outdated || near) && age >= SURVEY_INTERVAL_CHANGED);
+	return survey.active || survey_urgent || !have_list(css) || age >= SURVEY_INTERVAL ||
+	       ((list_outdated || near) && age >= SURVEY_INTERVAL_CHANGED);
 }
 
 static __always_inline int survey_overdue(void)
@@ -377,7 +377,7 @@ GLOBAL_FUNC int do_slice(__u64 address)
 	if (!resume(css)) {
 		survey.root = survey.pos = css;
 		survey.climbing = survey.depth = survey.unlisted = survey.count = survey.visited = survey.took = survey.slices = 0;
-		known_outdated = 0; // changes from now on count for the next survey
+		list_outdated = 0; // changes from now on count for the next survey
 	}
 	survey.active = 1;
 	survey.done = survey.fault = 0;
@@ -392,14 +392,14 @@ GLOBAL_FUNC int do_slice(__u64 address)
 	survey.active = survey_urgent = 0;
 	survey_ended = slice_ended;
 	if (!survey.done) {
-		known_outdated = 1;
+		list_outdated = 1;
 		totals.faults++;
 		return 0;
 	}
-	known_half = !known_half;
-	known_count = survey.count;
-	known_of = config.pods_id;
-	known_root = (__u64)css;
+	list_half = !list_half;
+	list_count = survey.count;
+	list_of = config.pods_id;
+	list_root = (__u64)css;
 	walk_due = 1;
 	fit_nested();
 	totals.surveys++;

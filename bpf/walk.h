@@ -22,7 +22,7 @@
 // used until the next survey.
 #define MAX_REMOVED_ANCESTORS 8
 // The most cgroups that are ever listed.
-#define MAX_KNOWN (1 << 18)
+#define MAX_LISTED (1 << 18)
 
 // One walk over the listed cgroups.
 struct walk {
@@ -100,35 +100,35 @@ static __always_inline void mark_partial(__u64 i)
 
 // write_row writes the row of a cgroup, or adds its LRU lists to the parent's row if there is
 // none left.
-static __always_inline void write_row(struct known *known, __u64 above)
+static __always_inline void write_row(struct listed *listed, __u64 above)
 {
 	struct row *row = table_row(walk.rows);
 	if (!row) {
-		known->row = above;
+		listed->row = above;
 		mark_partial(above);
 		add_to_row(above, &lru);
 		walk.rows_full = 1;
 		return;
 	}
 	__builtin_memset(row, 0, sizeof(*row));
-	row->id = known->id;
+	row->id = listed->id;
 	row->parent = above;
-	row->usage = known->usage * page_size;
-	row->partial = known->partial;
-	known->row = walk.rows++;
-	add_to_row(known->row, &lru);
+	row->usage = listed->usage * page_size;
+	row->partial = listed->partial;
+	listed->row = walk.rows++;
+	add_to_row(listed->row, &lru);
 }
 
 // fold_removed adds the LRU lists of a cgroup that was removed after the survey to its nearest
 // living ancestor, whose row is written already.
 GLOBAL_FUNC int fold_removed(__u32 of)
 {
-	struct known *known = known_at(known_half, of);
-	if (!known)
+	struct listed *listed = listed_at(list_half, of);
+	if (!listed)
 		return 0;
-	__u64 above = known->parent, left = known->usage;
+	__u64 above = listed->parent, left = listed->usage;
 
-	known->gone = known_outdated = 1;
+	listed->gone = list_outdated = 1;
 	// Cgroups that the survey found removed below it may have shrunk since.
 	if (lru.active_file > left)
 		lru.active_file = left;
@@ -136,7 +136,7 @@ GLOBAL_FUNC int fold_removed(__u32 of)
 	if (lru.inactive_file > left)
 		lru.inactive_file = left;
 	for (int i = 0; i < MAX_REMOVED_ANCESTORS; i++) {
-		struct known *ancestor = known_at(known_half, above);
+		struct listed *ancestor = listed_at(list_half, above);
 		if (!ancestor)
 			return 0;
 		if (ancestor->gone) {
@@ -145,7 +145,7 @@ GLOBAL_FUNC int fold_removed(__u32 of)
 		}
 		add_sizes(&ancestor->removed, &lru);
 		if (!i) // the direct parent; else the usage of the cgroups between includes it
-			ancestor->rest += known->usage;
+			ancestor->rest += listed->usage;
 		add_to_row(ancestor->row, &lru);
 		add_sizes(&walk.sum, &lru);
 		walk.any_removed = 1;
@@ -155,7 +155,7 @@ GLOBAL_FUNC int fold_removed(__u32 of)
 }
 
 // add_child lists a new child. The kernel appends new children (kernel/cgroup/cgroup.c:
-// init_and_link_css). read_known notices one that has been removed already.
+// init_and_link_css). read_listed notices one that has been removed already.
 static long add_child(__u32 i, void *unused)
 {
 	struct cgroup_subsys_state *child = walk.child;
@@ -168,7 +168,7 @@ static long add_child(__u32 i, void *unused)
 		walk.all_added = 1;
 		return 1;
 	}
-	int failed = add_known(known_half, &known_count, known_room(), child, serial, walk.parent);
+	int failed = add_listed(list_half, &list_count, list_room(), child, serial, walk.parent);
 	if (failed) {
 		// If there is no room (1), there is none for the others either. A read that failed
 		// (-1) is tried again.
@@ -186,35 +186,35 @@ static long add_child(__u32 i, void *unused)
 // add_new_children lists the children that are newer than those listed before.
 GLOBAL_FUNC int add_new_children(__u32 of)
 {
-	struct known *known = known_at(known_half, of);
+	struct listed *listed = listed_at(list_half, of);
 	struct list_head *last = NULL;
 	__u64 serial = 0;
 
-	if (!known)
+	if (!listed)
 		return 0;
-	struct cgroup_subsys_state *css = (void *)known->css;
+	struct cgroup_subsys_state *css = (void *)listed->css;
 
 	walk.end = &css->children;
 	if (read_kernel(&last, sizeof(last), &css->children.prev) || last == walk.end)
 		return 0;
 	walk.child = sibling_css(last);
-	if (read_serial(&serial, walk.child) || serial <= known->newest)
+	if (read_serial(&serial, walk.child) || serial <= listed->newest)
 		return 0;
-	walk.newest = known->newest;
+	walk.newest = listed->newest;
 	walk.parent = of;
 	walk.all_added = walk.unlisted = 0;
-	known_outdated = 1;
-	__u64 before = known_count;
-	bpf_loop(MAX_KNOWN, add_child, NULL, 0);
+	list_outdated = 1;
+	__u64 before = list_count;
+	bpf_loop(MAX_LISTED, add_child, NULL, 0);
 	if (walk.all_added) {
-		known->newest = serial;
+		listed->newest = serial;
 		// All children of a removed cgroup are removed, too, and it has no row.
-		if (walk.unlisted && !known->gone) {
-			known->partial = walk.any_removed = 1;
-			mark_partial(known->row);
+		if (walk.unlisted && !listed->gone) {
+			listed->partial = walk.any_removed = 1;
+			mark_partial(listed->row);
 		}
 	} else { // the next walk tries again
-		known_count = before;
+		list_count = before;
 		walk.fault = 1;
 	}
 	return 0;
@@ -230,33 +230,33 @@ static __always_inline __u64 usage_of(struct cgroup_subsys_state *css)
 	return usage > 0 ? usage : 0;
 }
 
-// read_known reads one cgroup into its row, and lists its new children. A removed cgroup, which
+// read_listed reads one cgroup into its row, and lists its new children. A removed cgroup, which
 // has no row, is read once more for its parent.
-static long read_known(__u32 i, void *unused)
+static long read_listed(__u32 i, void *unused)
 {
-	if (i >= known_count)
+	if (i >= list_count)
 		return 1;
-	struct known *known = known_at(known_half, i);
-	if (!known) {
+	struct listed *listed = listed_at(list_half, i);
+	if (!listed) {
 		walk.fault = 1;
 		return 1;
 	}
-	if (known->gone)
+	if (listed->gone)
 		return 0;
 	if (++walk.visited % CLOCK_CHECK_INTERVAL == 0 && bpf_ktime_get_ns() - walk.began > walk_limit) {
 		walk.late = 1;
 		return 1;
 	}
-	struct cgroup_subsys_state *css = (void *)known->css;
+	struct cgroup_subsys_state *css = (void *)listed->css;
 	unsigned int flags = 0;
 	__u64 serial = 0;
 	// Freed memory keeps its content for a while. A css that is not released yet (kernel/
 	// cgroup/cgroup.c: css_release_work_fn) stays until this tick ends.
 	if (read_kernel(&flags, sizeof(flags), &css->flags) || flags & CSS_RELEASED ||
-	    read_serial(&serial, css) || serial != known->serial) {
-		known->gone = known_outdated = 1; // no memory is charged to it any more
+	    read_serial(&serial, css) || serial != listed->serial) {
+		listed->gone = list_outdated = 1; // no memory is charged to it any more
 		if (!i) {
-			known_of = 0; // survey again
+			list_of = 0; // survey again
 			walk.fault = 1;
 		}
 		return 0;
@@ -265,22 +265,22 @@ static long read_known(__u32 i, void *unused)
 		walk.fault = 1;
 		return 1;
 	}
-	known->usage = usage_of(css);
+	listed->usage = usage_of(css);
 	if (!i)
-		walk.usage = known->usage;
-	known->below = lru.inactive_file + lru.active_file + lru.anon + lru.unevictable;
-	add_sizes(&lru, &known->removed);
+		walk.usage = listed->usage;
+	listed->below = lru.inactive_file + lru.active_file + lru.anon + lru.unevictable;
+	add_sizes(&lru, &listed->removed);
 	if (flags & CSS_DYING) {
 		fold_removed(i);
 		add_new_children(i);
 		return 0;
 	}
 	add_sizes(&walk.sum, &lru);
-	walk.any_removed |= known->partial | known->removed.inactive_file | known->removed.active_file;
-	struct known *above = known_at(known_half, known->parent);
+	walk.any_removed |= listed->partial | listed->removed.inactive_file | listed->removed.active_file;
+	struct listed *above = listed_at(list_half, listed->parent);
 	if (above && i)
-		above->below += known->usage;
-	write_row(known, above && i ? above->row : 0);
+		above->below += listed->usage;
+	write_row(listed, above && i ? above->row : 0);
 	add_new_children(i);
 	return 0;
 }
@@ -290,36 +290,36 @@ static long read_known(__u32 i, void *unused)
 // fallen by it. Unlisted living cgroups are treated alike, but they can grow, too.
 static long subtract_lost(__u32 i, void *unused)
 {
-	if (i >= known_count)
+	if (i >= list_count)
 		return 1;
-	struct known *known = known_at(known_half, i);
-	if (!known)
+	struct listed *listed = listed_at(list_half, i);
+	if (!listed)
 		return 1;
-	__u64 inactive = known->removed.inactive_file, active = known->removed.active_file;
-	if (known->gone || !(known->partial | inactive | active))
+	__u64 inactive = listed->removed.inactive_file, active = listed->removed.active_file;
+	if (listed->gone || !(listed->partial | inactive | active))
 		return 0;
 	if (excess(survey_ended, current.time) >= SURVEY_INTERVAL_CHANGED)
 		walk.aging += active;
 	// The usage is read again, since the children were read in between: what they charged
 	// or uncharged in that time must count neither as removed cgroups' nor as lost.
-	__u64 then = known->usage, now = usage_of((void *)known->css);
-	if (!known->rest_known) {
-		known->rest = excess(known->below, now < then ? now : then);
-		if (known->rest < inactive + active)
-			known->rest = inactive + active;
-		known->rest_known = 1;
+	__u64 then = listed->usage, now = usage_of((void *)listed->css);
+	if (!listed->rest_known) {
+		listed->rest = excess(listed->below, now < then ? now : then);
+		if (listed->rest < inactive + active)
+			listed->rest = inactive + active;
+		listed->rest_known = 1;
 	}
-	__u64 rest = excess(known->below, now > then ? now : then), lost = excess(rest, known->rest);
-	if (known->partial) {
-		__u64 grown = excess(known->rest, rest);
+	__u64 rest = excess(listed->below, now > then ? now : then), lost = excess(rest, listed->rest);
+	if (listed->partial) {
+		__u64 grown = excess(listed->rest, rest);
 		walk.grown += grown;
 		if (grown * page_size > SURVEY_AFTER_BYTES)
-			known_outdated = 1;
+			list_outdated = 1;
 	}
 	if (!lost)
 		return 0;
 	if (lost * page_size > SURVEY_AFTER_BYTES)
-		known_outdated = 1;
+		list_outdated = 1;
 	__u64 lost_inactive = lost < inactive ? lost : inactive;
 	__u64 lost_active = excess(lost_inactive, lost);
 	if (lost_active > active)
@@ -327,7 +327,7 @@ static long subtract_lost(__u32 i, void *unused)
 	walk.lost += lost_inactive + lost_active;
 	walk.sum.inactive_file = excess(lost_inactive, walk.sum.inactive_file);
 	walk.sum.active_file = excess(lost_active, walk.sum.active_file);
-	struct row *row = table_row(known->row);
+	struct row *row = table_row(listed->row);
 	if (row) {
 		row->inactive_file = excess(lost_inactive * page_size, row->inactive_file);
 		row->active_file = excess(lost_active * page_size, row->active_file);
@@ -374,22 +374,22 @@ GLOBAL_FUNC int do_walk(void)
 	walk.half = half;
 	walk_due = 0;
 	store_ordered(&table->begun, generation);
-	bpf_loop(MAX_KNOWN, read_known, NULL, 0);
+	bpf_loop(MAX_LISTED, read_listed, NULL, 0);
 	if (walk.any_removed && !walk.late && !walk.fault)
-		bpf_loop(MAX_KNOWN, subtract_lost, NULL, 0);
+		bpf_loop(MAX_LISTED, subtract_lost, NULL, 0);
 	walk_ended = bpf_ktime_get_ns();
 	totals.walks++;
 	totals.walk_time = walk_ended - began;
 	if (walk.fault) {
 		totals.faults++;
-		known_outdated = 1;
+		list_outdated = 1;
 	}
 	if (walk.late || walk.rows_full)
 		totals.truncated++;
 	if (!walk.late)
 		walk_backoff = 0;
 	else if (lower_nested())
-		known_of = 0; // until a survey has listed fewer
+		list_of = 0; // until a survey has listed fewer
 	else
 		back_off();
 	if (walk.late || walk.fault) {

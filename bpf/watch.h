@@ -49,7 +49,7 @@ static __always_inline void forget_pods(void)
 {
 	current.pods_time = 0;
 	walk_ended = walk_backoff = survey_ended = slice_time = uncertain_since = 0;
-	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = walk.grown = nested_lowered = nested_listed = 0;
+	survey.active = survey_urgent = walk_due = list_of = list_outdated = walk.lost = walk.aging = walk.grown = nested_lowered = nested_listed = 0;
 	totals.walk_time = 0;
 	older.usage = newer.usage = 0;
 	forget_pods_references();
@@ -75,7 +75,7 @@ static __always_inline __u64 free_of(struct threshold *threshold)
 	return excess(excess(reclaimable, used), threshold->capacity);
 }
 
-static __always_inline int known(struct threshold *threshold)
+static __always_inline int have_figures(struct threshold *threshold)
 {
 	return current.valid & (threshold->source == SOURCE_NODE ? VALID_NODE : VALID_PODS);
 }
@@ -224,21 +224,21 @@ static __always_inline void sample_pods(struct order *order)
 		current.valid |= PODS_TRUNCATED;
 		return;
 	}
-	int known = is_known(css), urgent = survey_urgent || !known;
+	int listed = have_list(css), urgent = survey_urgent || !listed;
 	// A slice is postponed while a walk is waited for, until the survey is overdue.
 	int waits = !urgent && !survey_overdue() && (ordered || need == WALK_NOW);
 	if (survey_due(css, need != WALK_NOT_NEEDED) && !waits &&
 	    current.time - slice_ended >= (urgent ? SURVEY_URGENT_SHARE : SURVEY_SHARE) * slice_time) {
 		do_slice((__u64)css);
-		known = is_known(css);
-		if (!known && !survey.active) {
+		listed = have_list(css);
+		if (!listed && !survey.active) {
 			walk_ended = slice_ended;
 			back_off();
 		}
 		if (!read_pods_usage(css))
 			return;
 	}
-	if (known && idle >= WALK_URGENT_SHARE * totals.walk_time &&
+	if (listed && idle >= WALK_URGENT_SHARE * totals.walk_time &&
 	    (ordered || walk_due || need == WALK_NOW || (due && idle >= WALK_SHARE * totals.walk_time))) {
 		do_walk();
 		if (ordered && walk.fault)
@@ -246,7 +246,7 @@ static __always_inline void sample_pods(struct order *order)
 		else if (ordered)
 			walk_order = asked;
 	} else {
-		walk_owed = ordered || (known && walk_due);
+		walk_owed = ordered || (listed && walk_due);
 		pods_doubtful = need == WALK_NOW || walk_due;
 	}
 	if (current.pods_time && !walk_due && uncertain()) {
@@ -349,7 +349,7 @@ GLOBAL_FUNC int watch_threshold(__u32 i)
 		state->rearm = asked;
 		state->crossed = state->pending = state->waiting = 0;
 	}
-	if (!known(threshold))
+	if (!have_figures(threshold))
 		return 0;
 	if (threshold->source == SOURCE_PODS && pods_doubtful && !state->crossed) {
 		watch_period = 0; // as soon as a walk may be
