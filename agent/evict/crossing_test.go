@@ -302,6 +302,35 @@ func TestReferenceIsLeastOfASecond(t *testing.T) {
 	}
 }
 
+// A crossing that heavy reading brought waits 10 s, although a process next to it exits and
+// is started again all the time.
+func TestRestartsBesideReadingDoNotAnswer(t *testing.T) {
+	for offset := range 15 {
+		tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+		tl.in.Measured = true
+		crossed := time.Duration(-1)
+		for i := range 200 {
+			at := time.Duration(i) * 100 * time.Millisecond
+			cache, other := int64(20*i), int64(48)
+			if (i+offset)%15 == 0 {
+				other = 0
+			}
+			tl.observe(signal.MemoryAvailable, (2000-cache-other)*mi)
+			tl.in.Observations[signal.MemoryAvailable].Cache = cache * mi
+			o := tl.step(at)
+			switch met := 2000-cache-other < 1000; {
+			case !met:
+				crossed = -1
+			case crossed < 0:
+				crossed = at
+			}
+			if crossed >= 0 && at < crossed+10*time.Second && len(o.Waiting) == 0 {
+				t.Fatalf("offset %d: answered %v after the crossing; want it to wait 10 s", offset, at-crossed)
+			}
+		}
+	}
+}
+
 func TestReadingsAreBounded(t *testing.T) {
 	var r signal.Readings
 	at := start

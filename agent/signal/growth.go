@@ -145,16 +145,17 @@ func (r *Readings) record(m MemoryReading, met bool) {
 	r.count++
 }
 
-// lower replaces the figures of the readings of the last minReferenceAge by those of a newer
-// one in which other memory uses less, as the BPF sampler does (bpf/growth.h:
-// take_reference). Growth is then measured neither from the memory of a process that ran
-// for a moment, nor from that of a victim, of which the kernel has freed only part when the
-// crossing ends (mm/mmap.c: exit_mmap).
+// lower lowers the readings of the last minReferenceAge to the least use of other memory and
+// of file cache in a newer one. Growth is then measured neither from the memory of a process
+// that ran for a moment, nor from that of a victim, of which the kernel has freed only part
+// when the crossing ends (mm/mmap.c: exit_mmap). The figures are lowered separately, so that
+// the growth of file cache is that since the time of the reading or more. The BPF sampler
+// keeps the point of each second with the least other memory instead, with its time
+// (bpf/growth.h: take_reference).
 func (r *Readings) lower(newer pastReading) {
 	for i := r.count - 1; i >= 0 && newer.Time.Sub(r.readings[i].Time) < minReferenceAge; i-- {
-		if p := &r.readings[i]; p.Other < newer.Other {
-			p.Other, p.FileCache, p.met = newer.Other, newer.FileCache, newer.met
-		}
+		p := &r.readings[i]
+		p.Other, p.FileCache, p.met = max(p.Other, newer.Other), min(p.FileCache, newer.FileCache), p.met && newer.met
 	}
 }
 
