@@ -17,6 +17,7 @@
 package state
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -277,6 +278,11 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 		if len(f.Decision.Timers) < timers {
 			note = fmt.Sprintf("grace timers dropped: evictd was not running for %s", absence.Round(time.Millisecond))
 		}
+	}
+	for i := range f.Decision.DryRunVictims {
+		// An earlier version did not save the cause, only the signal or the contention.
+		v := &f.Decision.DryRunVictims[i]
+		v.Cause = cmp.Or(v.Cause, string(v.Contention), v.Signal.String())
 	}
 	// The goroutine that would have reported a reclaim in progress is gone.
 	f.Decision.Reclaim = nil

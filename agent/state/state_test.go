@@ -24,7 +24,7 @@ func example(now time.Time) Saved {
 			Conditions:    []evict.ConditionTimer{{Condition: signal.MemoryPressure, LastSeen: now.Add(-time.Second)}},
 			Victims:       []evict.Victim{{UID: "u", Pod: "default/web", Cause: "memory.available", Decided: now.Add(-2 * time.Second), Due: now.Add(28 * time.Second), ProgressAt: now, Status: evict.Unsettled}},
 			Backoffs:      []evict.Backoff{{Signal: signal.PIDAvailable, Until: now.Add(time.Minute), Delay: time.Minute}},
-			DryRunVictims: []evict.DryRunVictim{{UID: "p", Signal: signal.MemoryAvailable}},
+			DryRunVictims: []evict.DryRunVictim{{UID: "p", Cause: evict.CausePodLimit, Signal: signal.NodeFsAvailable, OverLimit: true}},
 			Revivals:      []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
 		},
 		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
@@ -102,6 +102,32 @@ func TestRestart(t *testing.T) {
 				t.Errorf("note = %q; want %q", note, tc.note)
 			}
 		})
+	}
+}
+
+// A state of an earlier version has no causes of dry-run victims.
+func TestLoadDryRunVictimsWithoutCause(t *testing.T) {
+	dir := t.TempDir()
+	content := `{"format":1,"bootID":"b","now":"2030-01-02T03:04:05Z","decision":{"pretended":[{"uid":"a","signal":"pid.available"},
+		{"uid":"b","signal":"memory.available","limit":true,"contention":"MemoryContention"}]}}`
+	if err := os.WriteFile(filepath.Join(dir, fileName), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	got, _, err := store.Load(Clock{BootID: "b", Now: saveTime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []evict.DryRunVictim{
+		{UID: "a", Cause: "pid.available", Signal: signal.PIDAvailable},
+		{UID: "b", Cause: "MemoryContention", Signal: signal.MemoryAvailable, OverLimit: true, Contention: "MemoryContention"},
+	}
+	if diff := cmp.Diff(want, got.Decision.DryRunVictims); diff != "" {
+		t.Errorf("dry-run victims differ (-want +got):\n%s", diff)
 	}
 }
 
