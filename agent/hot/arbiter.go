@@ -155,8 +155,8 @@ func (a *Arbiter) release(generation uint64) { a.state.CompareAndSwap(2*generati
 // has killed since an observation of the generation.
 func (a *Arbiter) Valid(generation uint64) bool { return a.state.Load() == 2*generation }
 
-// hasRoom reports whether n kills can be queued.
-func (q *killQueue) hasRoom(n int) bool { return q.written.Load()-q.read.Load()+uint64(n) <= maxKills }
+// room returns how many kills can be queued.
+func (q *killQueue) room() int { return maxKills - int(q.written.Load()-q.read.Load()) }
 
 // next returns the slot of the next kill, which commit queues.
 func (q *killQueue) next() *Kill { return &q.kills[q.written.Load()%maxKills] }

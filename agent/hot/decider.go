@@ -200,9 +200,11 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	if t.Decision.HasUnlistedPod(kubepods) {
 		return Unlisted
 	}
-	// The queue has room for so many. The loop's next step, which this alarm wakes it for,
-	// orders the others.
-	v.N = min(v.N, maxKills)
+	// As many are killed as the queue has room for. The loop's next step, which this alarm
+	// wakes it for, orders the others. Only this thread queues kills, so the room remains.
+	if v.N = min(v.N, d.queue.room()); v.N == 0 {
+		return Superseded
+	}
 	if !d.refVictims(&v) {
 		d.unrefVictims(0)
 		return NoHandle
@@ -256,12 +258,12 @@ func (d *decider) unrefVictims(first int) {
 	}
 }
 
-// kill acquires the table's generation and kills the victims. It returns how many kills it
-// has queued for the loop. The result is Superseded if the queue has no room, if it could not
-// acquire the generation, or if the loop has stolen it since.
+// kill acquires the table's generation and kills the victims, for which the queue has room.
+// It returns how many kills it has queued for the loop. The result is Superseded if it could
+// not acquire the generation, or if the loop has stolen it since.
 func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age time.Duration) (queued int, _ Result) {
 	t := d.table
-	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireUntilRelease(t.Generation) {
+	if !d.arbiter.acquireUntilRelease(t.Generation) {
 		return 0, Superseded
 	}
 	killer := d.killer

@@ -120,6 +120,30 @@ func TestMoreVictimsThanKills(t *testing.T) {
 	}
 }
 
+// If kills wait for the loop, a second alarm kills as many pods as the queue still has room
+// for, and a third one none.
+func TestMoreVictimsThanRoom(t *testing.T) {
+	s := newFixture(t, slices.Repeat([]int64{15}, maxKills+40)...)
+	s.in.Policy.MaxVictims = 100
+	s.publish(s.table(0, time.Now()))
+	for i, step := range []struct {
+		available int64
+		want      Result
+		killed    int
+	}{{424 * mi, Killed, 40}, {0, Killed, maxKills}, {0, Superseded, maxKills}} {
+		s.reader.available = step.available
+		if got := s.alarm("bpf"); got != step.want || s.killer.n != step.killed {
+			t.Errorf("alarm %d: process() = %v, killed %d; want %v, %d", i, got, s.killer.n, step.want, step.killed)
+		}
+	}
+	if uids, _ := s.takeKills(); len(uids) != maxKills {
+		t.Errorf("queued %d; want %d", len(uids), maxKills)
+	}
+	if got := s.alarm("bpf"); got != Killed || s.killer.n != 69 {
+		t.Errorf("after the queue was drained: process() = %v, killed %d; want %v, 69", got, s.killer.n, Killed)
+	}
+}
+
 // A crossing by file cache waits until a lane has answered it. The loop gets the answer too,
 // also if another alarm is waiting for it.
 func TestAnsweredAlarm(t *testing.T) {
