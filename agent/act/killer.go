@@ -112,7 +112,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			}
 		}
 	}
-	if !allRefused(essential, &job) {
+	if !allRefused(essential, gone, &job) {
 		k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
 	}
 	k.work.Go(func() {
@@ -204,18 +204,19 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 				essential[m.ID] = true
 			}
 		}
-		if result.Processes == 0 && !allRefused(essential, &job) {
+		gone := proven - len(handle.containers) // when the handle was opened
+		if result.Processes == 0 && !allRefused(essential, gone, &job) {
 			k.reportNow(order.UID, Signalled, 0, nil)
 		}
-		gone := proven - len(handle.containers) // when the handle was opened
 		k.conclude(ctx, job, victims, gone, essential, result.Processes, errs)
 	})
 }
 
-// allRefused reports whether every container has an essential process, so that no process
-// is signalled and the runtime is not asked.
-func allRefused(essential map[string]bool, job *Job) bool {
-	return len(essential) > 0 && len(essential) == len(job.Containers)
+// allRefused reports whether every container has an essential process or no cgroup any more,
+// so that no process is signalled, by evictd or by the runtime. gone is the number of
+// containers whose cgroup is gone.
+func allRefused(essential map[string]bool, gone int, job *Job) bool {
+	return len(essential) > 0 && len(essential)+gone == len(job.Containers)
 }
 
 // firstSignal returns when the first process was signalled, or now if none was.

@@ -189,6 +189,30 @@ func TestKillRefused(t *testing.T) {
 	}
 }
 
+// Nothing is signalled if one container has an essential process and the cgroup of the other
+// is gone.
+func TestEssentialNextToGone(t *testing.T) {
+	p := newTestCgroup(t)
+	pid := p.run("exec sleep 1000").Process.Pid
+	job := hardJob(p.container("c1"), evict.RunningContainer{ID: "c2", Name: "gone", Cgroup: p.path + "-gone", CgroupID: 1})
+	job.Guard = &evict.Guard{Protected: map[int]string{pid: "the shim of container c9"}}
+	for name, actuate := range map[string]func(k *Killer){
+		"Evict": func(k *Killer) { k.Evict(t.Context(), job) },
+		"Follow": func(k *Killer) {
+			handle := p.prepare(job.Containers...)
+			k.Follow(t.Context(), job.Order, handle, NewFastKiller(nil).Kill(handle, job.Guard))
+		},
+	} {
+		var reports progressLog
+		k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+		actuate(k)
+		k.Wait()
+		if got := reports.stages(); !slices.Equal(got, []Stage{Refused}) {
+			t.Errorf("%s: stages = %v; want only %v", name, got, Refused)
+		}
+	}
+}
+
 // A container whose cgroup is not proven is stopped through the runtime only.
 func TestKillUnproven(t *testing.T) {
 	h := &cgroup.Hierarchy{}
