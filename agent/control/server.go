@@ -59,7 +59,7 @@ func New(source Source, log *slog.Logger) *Server {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Only root can connect, so the limits guard against mistakes rather than attacks:
 	// a client that hangs must not use evictd's memory under pressure for long. A read
-	// takes milliseconds and a command up to reloadTimeout, which WriteTimeout includes.
+	// takes milliseconds and a command up to commandTimeout, which WriteTimeout includes.
 	server := &http.Server{
 		Handler:        s.Handler(),
 		ReadTimeout:    5 * time.Second,
