@@ -88,7 +88,7 @@ func TestUnmeasuredIncludesNewDirectories(t *testing.T) {
 	}
 }
 
-// The volumes are searched again as soon as a mount table that came late is known.
+// While a read of the mount table hangs, volumes are measured without it.
 func TestSlowMountTable(t *testing.T) {
 	root := t.TempDir()
 	emptyDir(t, root, "u", "v", 1)
@@ -99,7 +99,7 @@ func TestSlowMountTable(t *testing.T) {
 	if err := unix.Mkfifo(table, 0o600); err != nil { // a reader waits for a writer
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // ends the next read of the table
+	t.Cleanup(func() { // ends the read of the table
 		if fd, err := unix.Open(table, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 			unix.Close(fd)
 		}
@@ -107,13 +107,23 @@ func TestSlowMountTable(t *testing.T) {
 	u := measuring(t, options(root), nil)
 	s := Pod{UID: "u"}
 	u.SetPods([]Pod{s}, false)
-	eventually(t, "search without a mount table", func() bool { return strings.Contains(u.Usage(&s).Incomplete, errNoMountTable.Error()) })
-	began := time.Now()
-	if err := os.WriteFile(table, nil, 0); err != nil {
-		t.Fatal(err)
-	}
 	eventually(t, "measurement of the volume", func() bool { return roughly(uint64(used(u, s.UID, "v")), 1) })
-	if took := time.Since(began); took > usageIntervals[limited]/2 {
-		t.Errorf("the volume was measured %v after the mount table was read; want it before the next regular search", took)
+}
+
+// Without a mount table, a FUSE filesystem that hangs keeps only its own pod from being measured.
+func TestHungFUSEWithoutMountTable(t *testing.T) {
+	root := t.TempDir()
+	hung := Pod{UID: "hung"}
+	release := kerneltest.MountHanging(t, emptyDir(t, root, hung.UID, "h", 1))
+	emptyDir(t, root, "other", "v", 2)
+	u := measuring(t, options(root), nil) // there is no mountinfo
+	u.SetPods([]Pod{hung, {UID: "other"}}, true)
+	eventually(t, "measurement of the other pod", func() bool { return roughly(uint64(used(u, "other", "v")), 2) })
+	eventually(t, "report of the hang", func() bool { return u.Usage(&hung).Incomplete == "the search for its directories hangs" })
+	if got := u.Usage(&hung); got.Known {
+		t.Errorf("Usage() of the pod that hangs = %+v; want it unknown", got)
 	}
+	release()
+	kerneltest.Unmount(t, filepath.Join(root, "pods", hung.UID, "volumes/kubernetes.io~empty-dir/h"))
+	eventually(t, "measurement of the pod that no longer hangs", func() bool { return roughly(uint64(used(u, hung.UID, "h")), 1) })
 }

@@ -143,9 +143,6 @@ func (u *UsageMeter) readMounts(ctx context.Context) {
 			u.o.Log.Debug("mount table not read", "error", err)
 			return
 		}
-		if u.mounted == nil && j.detached {
-			u.podsChanged = true // their emptyDirs were not known without the table
-		}
 		u.mounted = mounted
 	})
 }
@@ -274,11 +271,8 @@ var volumeKinds = [...]struct {
 	{"kubernetes.io~git-repo", evict.GitRepo},
 }
 
-var errNoMountTable = errors.New("the mount table was not read")
-
 // volumesOf lists the volumes that a kubelet made for a pod. A pod of another
-// client has none. It fails with errNoMountTable for a pod with an emptyDir while no
-// mount table was read.
+// client has none.
 func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
 		return nil, nil // no valid directory name, so the pod is not a kubelet's
@@ -289,8 +283,9 @@ func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 		pods = real
 	}
 	root := filepath.Join(pods, uid, "volumes")
-	// Take the filesystem type from the mount table: statfs may block, because a
-	// container with mount propagation can mount a FUSE filesystem there.
+	// Take the filesystem type from the mount table: disk.InMemory may block, because a
+	// container with mount propagation can mount a FUSE filesystem there. Until a table
+	// was read it is used nevertheless: if it blocks, only this pod is not measured.
 	u.mu.Lock()
 	mounted := u.mounted
 	u.mu.Unlock()
@@ -307,14 +302,11 @@ func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 			if !e.IsDir() {
 				continue
 			}
-			if k.kind == evict.EmptyDir && mounted == nil {
-				return nil, errNoMountTable // it may be in memory
-			}
 			v := volume{name: e.Name(), kind: k.kind, dir: filepath.Join(root, k.plugin, e.Name())}
 			var fstype string
 			fstype, v.mounted = mounted[v.dir]
-			if k.kind == evict.EmptyDir && (fstype == "tmpfs" || fstype == "hugetlbfs") {
-				v.medium = "Memory"
+			if k.kind == evict.EmptyDir && (fstype == "tmpfs" || fstype == "hugetlbfs" || mounted == nil && disk.InMemory(v.dir)) {
+				v.medium, v.mounted = "Memory", true
 			}
 			all = append(all, v)
 		}

@@ -304,30 +304,21 @@ func TestVolumesOfOrder(t *testing.T) {
 	}
 }
 
-// An emptyDir may be in memory, so it counts as disk usage only once the mount table is
-// known.
+// Without a mount table an emptyDir counts as disk usage if no tmpfs is mounted on it.
 func TestVolumesWithoutMountTable(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
-		"pods/u/volumes/kubernetes.io~empty-dir/cache/": "",
-		"pods/conf/volumes/kubernetes.io~configmap/c/":  "",
-		"proc/self/mountinfo":                           "malformed\n",
+		"pods/u/volumes/kubernetes.io~empty-dir/cache/f": strings.Repeat("x", mebibyte),
+		"pods/u/volumes/kubernetes.io~empty-dir/shm/":    "",
+		"proc/self/mountinfo":                            "malformed\n",
 	})
+	kerneltest.Mount(t, "tmpfs", filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm"), "tmpfs", 0, "")
 	u := measuring(t, options(root), nil)
 	since := time.Now()
-	pods := []Pod{{UID: "u"}, {UID: "conf"}, {UID: "none"}}
-	u.SetPods(pods, true)
+	s := Pod{UID: "u"}
+	u.SetPods([]Pod{s}, true)
 	eventually(t, "measurement of all", func() bool { return u.Unmeasured(since) == "" })
-	if got := u.Usage(&pods[0]); len(got.Volumes) != 0 || got.Incomplete != "its volumes are not known: the mount table was not read" {
-		t.Errorf("Usage() without a mount table = %+v; want no volumes and the reason", got)
+	got := u.Usage(&s)
+	if len(got.Volumes) != 2 || got.Volumes[0].Medium != "" || !roughly(uint64(got.Volumes[0].Used), 1) || got.Volumes[1].Medium != "Memory" || got.Incomplete != "" {
+		t.Errorf("Usage() without a mount table = %+v; want 1 MiB of disk, then a volume in memory, and complete", got)
 	}
-	for _, p := range pods[1:] {
-		if got := u.Usage(&p); got.Incomplete != "" {
-			t.Errorf("Usage() of %s, which has no emptyDir, = %+v; want it complete", p.UID, got)
-		}
-	}
-	kerneltest.Write(t, root, map[string]string{"proc/self/mountinfo": ""})
-	eventually(t, "volumes with a mount table", func() bool {
-		got := u.Usage(&pods[0])
-		return len(got.Volumes) == 1 && got.Incomplete == ""
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,6 +164,19 @@ func Locate(proc kernel.FS, path string) (Mount, error) {
 		return Mount{}, fmt.Errorf("locate %s: %w", path, err)
 	}
 	return m, nil
+}
+
+// InMemory reports whether a tmpfs or hugetlbfs is mounted on a directory, and not above it,
+// without the mount table. It calls the directory's filesystem, so it may block. statfs of a
+// tmpfs or hugetlbfs does not fail (mm/shmem.c: shmem_statfs, fs/hugetlbfs/inode.c: hugetlbfs_statfs), so after an
+// error InMemory returns false.
+func InMemory(dir string) bool {
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) != nil || int64(fs.Type) != unix.TMPFS_MAGIC && int64(fs.Type) != unix.HUGETLBFS_MAGIC {
+		return false
+	}
+	var own, parent unix.Stat_t
+	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev
 }
 
 // maxLine bounds a line of mountinfo. The longest is an overlay of 500 layers with

@@ -91,6 +91,21 @@ func TestLocate(t *testing.T) {
 	}
 }
 
+func TestInMemory(t *testing.T) {
+	disk := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
+	memory := t.TempDir()
+	kerneltest.Mount(t, "tmpfs", memory, "tmpfs", 0, "")
+	below, removed := filepath.Join(memory, "below"), filepath.Join(memory, "removed")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]bool{memory: true, below: false, disk: false, removed: false} {
+		if got := InMemory(dir); got != want {
+			t.Errorf("InMemory(%s) = %t; want %t", dir, got, want)
+		}
+	}
+}
+
 // An error makes an ext4 mounted with errors=remount-ro read-only.
 func TestMountReadOnlyAfterError(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_VM") != "" {
