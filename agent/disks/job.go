@@ -63,19 +63,17 @@ func (j *job) isHung() bool { return j != nil && j.hung }
 // throttledTime returns how long the job has waited for its budget.
 func (j *job) throttledTime() time.Duration { return time.Duration(j.throttledFor.Load()) }
 
-// jobs counts detached jobs and lists the worker threads. UsageMeter.mu guards it.
+// jobs counts detached jobs. UsageMeter.mu guards it.
 type jobs struct {
 	detachedByPod map[string]int // by pod
 	slowByPod     map[string]int // those of detachedByPod that do not hang
 	slow          int            // of all pods
 	hung          int
 	logged        map[string]time.Time // by pod, when a hang was last logged
-	threads       map[*worker]struct{}
-	lowPriority   bool
 }
 
 func newJobs() jobs {
-	return jobs{detachedByPod: map[string]int{}, slowByPod: map[string]int{}, logged: map[string]time.Time{}, threads: map[*worker]struct{}{}, lowPriority: true}
+	return jobs{detachedByPod: map[string]int{}, slowByPod: map[string]int{}, logged: map[string]time.Time{}}
 }
 
 // exhausted reports whether a pod may start no job before a detached job has
@@ -92,17 +90,6 @@ func (j *jobs) full(pod string) bool {
 		most = maxSlowTotal
 	}
 	return j.exhausted(pod) || j.slowByPod[pod] >= maxSlowPerPod || j.slow >= most
-}
-
-// yield sets all threads to the lowest priority, or back to ordinary priority.
-func (j *jobs) yield(yield bool) {
-	if j.lowPriority == yield {
-		return
-	}
-	j.lowPriority = yield
-	for w := range j.threads {
-		w.yield(yield)
-	}
 }
 
 // detach counts a job as detached.
@@ -142,49 +129,20 @@ func decrement(counts map[string]int, key string) {
 	}
 }
 
-// worker is a thread that runs one job after the other, at ordinary priority or
-// lower.
-type worker struct {
-	jobs chan func()
-	// locked is nil until the thread runs, and if its priority can't be set.
-	locked atomic.Pointer[disk.Thread]
-}
+// worker is a thread that runs one job after the other.
+type worker struct{ jobs chan func() }
 
 func (u *UsageMeter) newWorker() *worker {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.startWorker()
-}
-
-// startWorker is newWorker with mu locked.
-func (u *UsageMeter) startWorker() *worker {
 	w := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
-	u.jobs.threads[w] = struct{}{}
 	go func() {
-		locked, err := disk.LockThread()
-		if err != nil {
+		if err := disk.LockThread(); err != nil {
 			u.o.Log.Debug("could not set the priority of a thread that measures disk usage", "error", err)
 		}
-		w.locked.Store(locked)
-		u.mu.Lock()
-		w.yield(u.jobs.lowPriority)
-		u.mu.Unlock()
 		for job := range w.jobs {
 			job()
 		}
-		u.mu.Lock()
-		delete(u.jobs.threads, w)
-		u.mu.Unlock()
-		locked.MarkEnded()
 	}()
 	return w
-}
-
-// yield changes the priority as far as the kernel allows.
-func (w *worker) yield(yield bool) {
-	if locked := w.locked.Load(); locked != nil {
-		_ = locked.Yield(yield)
-	}
 }
 
 func (u *UsageMeter) stopWorker() {

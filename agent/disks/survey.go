@@ -126,7 +126,7 @@ func (u *UsageMeter) startSurvey(ctx context.Context) {
 		}
 	}
 	w := &disk.Walker{Depth: surveyDepth, Skip: s.skipped(j.began)}
-	thread := u.startWorker()
+	thread := u.newWorker()
 	thread.jobs <- func() { u.survey(ctx, s, j, w, pods) }
 	close(thread.jobs)
 	go u.watchSurvey(s, j, w)

@@ -147,7 +147,6 @@ func (u *UsageMeter) SetPods(pods []Pod, low bool) {
 		return a.UID == b.UID && a.Limited == b.Limited && slices.EqualFunc(a.Containers, b.Containers, sameFiles)
 	})
 	u.pods, u.diskLow = pods, low
-	u.jobs.yield(!low)
 	if changed {
 		u.podsChanged, u.changedAt = true, time.Now()
 		u.version++

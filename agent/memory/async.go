@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // AsyncReader reads a [Memory] for a thread that must not block. memory.stat of kubepods can
@@ -23,6 +24,10 @@ import (
 type AsyncReader struct {
 	memory  *Memory
 	onStart func()
+	tid     atomic.Int64 // of the reader thread; 0 if it does not run
+	// slowed is set if the reader thread has lost its priority, because a read took longer
+	// than its deadline.
+	slowed atomic.Bool
 	// wakeFD and doneFD are eventfds: the kernel wakes the thread that waits, without Go's
 	// scheduler.
 	wakeFD, doneFD       int
@@ -62,13 +67,18 @@ const ReadTimeout = 10 * time.Millisecond
 var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", ReadTimeout)
 
 // OpenAsyncReader opens the files of the signals. Until Run runs, kubepods can't be read.
-// The reader thread calls onStart first, to set its priority: the calling thread waits for
-// it, so it needs the same one. At normal priority it did not get a busy CPU for up to the
-// deadline. onStart may be nil.
+// The reader thread calls onStart to set its priority: the calling thread waits for it, so
+// it needs the same one. At normal priority it did not get a busy CPU for up to the
+// deadline. After the deadline the thread finishes its read without real-time priority: a
+// read that the kernel does not end for long could occupy a CPU, and reach the limit at
+// which the kernel kills evictd (RLIMIT_RTTIME). onStart may be nil.
 func OpenAsyncReader(o Options, onStart func()) (*AsyncReader, error) {
 	memory, err := Open(o)
 	if err != nil {
 		return nil, err
+	}
+	if onStart == nil {
+		onStart = func() {}
 	}
 	a := &AsyncReader{memory: memory, onStart: onStart, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: ReadTimeout}
 	memory.onOpen = a.offerUsageFD
@@ -98,9 +108,9 @@ func (a *AsyncReader) Close() error {
 // Run is the reader thread. It returns when ctx ends.
 func (a *AsyncReader) Run(ctx context.Context) error {
 	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
-	if a.onStart != nil {
-		a.onStart()
-	}
+	a.tid.Store(int64(unix.Gettid()))
+	defer a.tid.Store(0)
+	a.onStart()
 	var notified sync.WaitGroup
 	notified.Add(1)
 	stop := context.AfterFunc(ctx, func() { defer notified.Done(); notify(a.wakeFD) })
@@ -121,6 +131,9 @@ func (a *AsyncReader) Run(ctx context.Context) error {
 		seq := a.requested.Load()
 		if seq == a.completed.Load() {
 			continue
+		}
+		if a.slowed.Swap(false) {
+			a.onStart()
 		}
 		if a.pod == nil {
 			a.allocatable, a.kubepods = a.memory.readKubepods(a.now)
@@ -198,6 +211,7 @@ func (a *AsyncReader) request(p Pod, now time.Time, limit time.Duration) bool {
 	for start := time.Now(); a.completed.Load() != seq; {
 		left := limit - time.Since(start)
 		if left <= 0 {
+			a.endPriority()
 			return false
 		}
 		timeout := unix.NsecToTimespec(int64(left))
@@ -205,6 +219,14 @@ func (a *AsyncReader) request(p Pod, now time.Time, limit time.Duration) bool {
 		drain(a.doneFD)
 	}
 	return true
+}
+
+// endPriority takes the reader thread's priority away. The thread sets it again before its
+// next read, which begins after this.
+func (a *AsyncReader) endPriority() {
+	if tid := a.tid.Load(); tid != 0 && process.EndFIFO(int(tid)) == nil {
+		a.slowed.Store(true)
+	}
 }
 
 var eventfdOne = binary.NativeEndian.AppendUint64(nil, 1)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // openAsync opens a reader that runs until the test ends.
@@ -101,7 +103,11 @@ func TestAsyncReadingDeadline(t *testing.T) {
 	if err := errors.Join(unix.Unlink(stat), unix.Mkfifo(stat, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	a := openAsync(t, o)
+	var starts atomic.Int32
+	a := runAsync(t, o, func() {
+		starts.Add(1)
+		_, _ = process.SetFIFO(1) // not permitted everywhere
+	})
 	read := func(name string, want signal.Status) (took time.Duration) {
 		t.Helper()
 		var got signal.Observations
@@ -119,6 +125,9 @@ func TestAsyncReadingDeadline(t *testing.T) {
 	if took := read("late", signal.Unreadable); took < ReadTimeout {
 		t.Errorf("the first reading took %v; want at least %v", took, ReadTimeout)
 	}
+	if attr, err := unix.SchedGetAttr(int(a.tid.Load()), 0); err != nil || attr.Policy != unix.SCHED_NORMAL {
+		t.Errorf("scheduling of the reader thread after the deadline = %+v, %v; want the normal policy", attr, err)
+	}
 	a.deadline = time.Hour
 	read("still late", signal.Unreadable)
 
@@ -135,7 +144,13 @@ func TestAsyncReadingDeadline(t *testing.T) {
 	// The blocked read gets an error, as a FIFO can't be read at an offset.
 	eventually(t, "the end of the blocked reading", func() bool { return a.completed.Load() == a.requested.Load() })
 	a.memory.kubepodsChecked = time.Time{}
+	if n := starts.Load(); n != 1 {
+		t.Errorf("priority set %d times before the next reading; want once", n)
+	}
 	read("again", signal.Observed)
+	if n := starts.Load(); n != 2 {
+		t.Errorf("priority set %d times; want once more for the next reading", n)
+	}
 }
 
 // podFunc is a Pod that calls a function.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +61,21 @@ func SetFIFO(priority int) (Scheduling, error) {
 	}
 	return ThreadScheduling()
 }
+
+// EndFIFO sets a thread of this process, which [SetFIFO] has set to SCHED_FIFO, back to
+// SCHED_OTHER. It keeps its nice value. It needs no privilege.
+func EndFIFO(tid int) error {
+	var parameters int32 // struct sched_param
+	const policy = unix.SCHED_NORMAL | schedResetOnFork
+	if _, _, errno := unix.Syscall(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), policy, uintptr(unsafe.Pointer(&parameters))); errno != 0 {
+		return fmt.Errorf("end real-time priority of thread %d: %w", tid, os.NewSyscallError("sched_setscheduler", errno))
+	}
+	return nil
+}
+
+// schedResetOnFork is SCHED_RESET_ON_FORK (include/uapi/linux/sched.h). Clearing it would
+// need a privilege.
+const schedResetOnFork = 0x40000000
 
 // ProbeFIFO returns the error that [SetFIFO] would return. It sets the priority on a
 // thread and restores the old one.

@@ -101,7 +101,7 @@ func (e *earlyoomContender) run(ctx context.Context, args ...string) ([]byte, er
 	cmd := exec.Command(e.executable, append([]string{"-r", "3600"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: victimUser, Gid: victimUser}}
-	if e.process, err = daemon.StartProcess(cmd); err != nil {
+	if e.process, err = daemon.StartService(cmd); err != nil {
 		return nil, fmt.Errorf("start earlyoom: %w", err)
 	}
 	if err := unix.Setpriority(unix.PRIO_PROCESS, e.process.PID(), -20); err != nil {

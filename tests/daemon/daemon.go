@@ -72,7 +72,7 @@ func Start(o Options) (*Daemon, error) {
 		"--web.listen-address", "",
 	}, o.Args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if d.Process, err = StartProcess(cmd); err != nil {
+	if d.Process, err = StartService(cmd); err != nil {
 		return nil, fmt.Errorf("start evictd: %w", err)
 	}
 	return d, nil

@@ -18,13 +18,21 @@ type Process struct {
 	err     error
 }
 
+// StartService is StartProcess in a session of its own, as a service manager starts a service: where no cgroup does, the
+// kernel schedules by sessions (kernel/sched/autogroup.c).
+func StartService(cmd *exec.Cmd) (*Process, error) {
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	return StartProcess(cmd)
+}
+
 // StartProcess starts a command in its own process group, so that the terminal's ^C goes only to this process, which
 // then stops the command.
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &unix.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, unix.SIGKILL
+	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid // a session begins with a process group
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	p := &Process{done: make(chan struct{})}
 	started := make(chan error)
 	go p.run(cmd, started)
