@@ -21,7 +21,10 @@ type Process struct {
 // StartService is StartProcess in a session of its own, as a service manager starts a service: where no cgroup does, the
 // kernel schedules by sessions (kernel/sched/autogroup.c).
 func StartService(cmd *exec.Cmd) (*Process, error) {
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &unix.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true
 	return StartProcess(cmd)
 }
 
