@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // hog is a process in a cgroup that allocates memory on commands.
@@ -34,22 +36,8 @@ func helperProcess(name string) *exec.Cmd {
 func startHog(t *testing.T, c cgroup) *hog {
 	t.Helper()
 	cmd := helperProcess("hog")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	h := &hog{t, cmd, in, bufio.NewReader(out)}
+	in, out := kerneltest.Start(t, cmd)
+	h := &hog{t, cmd, in, out}
 	h.move(c)
 	return h
 }

@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func vmstat(t *testing.T) Node {
@@ -308,24 +309,10 @@ func runSampler(t *testing.T) {
 func TestTimerEndsWithProcess(t *testing.T) {
 	_, clock := openSampler(t, Options{})
 	cmd := helperProcess("sampler")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := kerneltest.Start(t, cmd)
 	defer in.Close()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	var id ebpf.MapID
-	if _, err := fmt.Fscan(bufio.NewReader(out), &id); err != nil {
+	if _, err := fmt.Fscan(out, &id); err != nil {
 		t.Fatal(err)
 	}
 	latests, err := ebpf.NewMapFromID(id)

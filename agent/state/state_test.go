@@ -105,11 +105,9 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A state of an earlier version has no causes of dry-run victims.
-func TestLoadDryRunVictimsWithoutCause(t *testing.T) {
-	dir := t.TempDir()
-	content := `{"format":1,"bootID":"b","now":"2030-01-02T03:04:05Z","decision":{"pretended":[{"uid":"a","signal":"pid.available"},
-		{"uid":"b","signal":"memory.available","limit":true,"contention":"MemoryContention"}]}}`
+// openFile opens a directory whose state file has a content.
+func openFile(t *testing.T, dir, content string) *Store {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, fileName), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +115,16 @@ func TestLoadDryRunVictimsWithoutCause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// A state of an earlier version has no causes of dry-run victims.
+func TestLoadDryRunVictimsWithoutCause(t *testing.T) {
+	dir := t.TempDir()
+	content := `{"format":1,"bootID":"b","now":"2030-01-02T03:04:05Z","decision":{"pretended":[{"uid":"a","signal":"pid.available"},
+		{"uid":"b","signal":"memory.available","limit":true,"contention":"MemoryContention"}]}}`
+	store := openFile(t, dir, content)
 	got, _, err := store.Load(Clock{BootID: "b", Now: saveTime})
 	if err != nil {
 		t.Fatal(err)
@@ -153,15 +160,8 @@ func TestLoadCorrupt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, fileName), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			store, err := Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer store.Close()
-			_, _, err = store.Load(Clock{BootID: "b", Now: saveTime})
+			store := openFile(t, dir, content)
+			_, _, err := store.Load(Clock{BootID: "b", Now: saveTime})
 			var corrupt *CorruptError
 			if !errors.As(err, &corrupt) {
 				t.Fatalf("Load() = %v; want a CorruptError", err)
