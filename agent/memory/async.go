@@ -24,7 +24,8 @@ import (
 type AsyncReader struct {
 	memory  *Memory
 	onStart func()
-	tid     atomic.Int64 // of the reader thread; 0 if it does not run
+	// tid is the reader thread's if onStart has given it real-time priority, else 0.
+	tid atomic.Int64
 	// slowed is set if the reader thread has lost its priority, because a read took longer
 	// than its deadline.
 	slowed atomic.Bool
@@ -68,10 +69,10 @@ var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", Rea
 
 // OpenAsyncReader opens the files of the signals. Until Run runs, kubepods can't be read.
 // The reader thread calls onStart to set its priority: the calling thread waits for it, so
-// it needs the same one. At normal priority it did not get a busy CPU for up to the
-// deadline. After the deadline the thread finishes its read without real-time priority: a
-// read that the kernel does not end for long could occupy a CPU, and reach the limit at
-// which the kernel kills evictd (RLIMIT_RTTIME). onStart may be nil.
+// it needs the same one. At normal priority it was seen to wait 6 ms for a busy CPU. After
+// the deadline the thread finishes its read without real-time priority: a read that the
+// kernel does not end for long could occupy a CPU, and reach the limit at which the kernel
+// kills evictd (RLIMIT_RTTIME). onStart may be nil.
 func OpenAsyncReader(o Options, onStart func()) (*AsyncReader, error) {
 	memory, err := Open(o)
 	if err != nil {
@@ -108,9 +109,11 @@ func (a *AsyncReader) Close() error {
 // Run is the reader thread. It returns when ctx ends.
 func (a *AsyncReader) Run(ctx context.Context) error {
 	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
-	a.tid.Store(int64(unix.Gettid()))
-	defer a.tid.Store(0)
 	a.onStart()
+	if s, err := process.ThreadScheduling(); err == nil && s.Policy == process.FIFO {
+		a.tid.Store(int64(unix.Gettid()))
+		defer a.tid.Store(0)
+	}
 	var notified sync.WaitGroup
 	notified.Add(1)
 	stop := context.AfterFunc(ctx, func() { defer notified.Done(); notify(a.wakeFD) })

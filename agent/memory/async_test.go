@@ -125,8 +125,13 @@ func TestAsyncReadingDeadline(t *testing.T) {
 	if took := read("late", signal.Unreadable); took < ReadTimeout {
 		t.Errorf("the first reading took %v; want at least %v", took, ReadTimeout)
 	}
-	if attr, err := unix.SchedGetAttr(int(a.tid.Load()), 0); err != nil || attr.Policy != unix.SCHED_NORMAL {
-		t.Errorf("scheduling of the reader thread after the deadline = %+v, %v; want the normal policy", attr, err)
+	// Without the privilege for real-time priority there is none to take away or to set again.
+	wantStarts := int32(1)
+	if tid := int(a.tid.Load()); tid != 0 {
+		wantStarts++
+		if attr, err := unix.SchedGetAttr(tid, 0); err != nil || attr.Policy != unix.SCHED_NORMAL {
+			t.Errorf("scheduling of the reader thread after the deadline = %+v, %v; want the normal policy", attr, err)
+		}
 	}
 	a.deadline = time.Hour
 	read("still late", signal.Unreadable)
@@ -148,8 +153,8 @@ func TestAsyncReadingDeadline(t *testing.T) {
 		t.Errorf("priority set %d times before the next reading; want once", n)
 	}
 	read("again", signal.Observed)
-	if n := starts.Load(); n != 2 {
-		t.Errorf("priority set %d times; want once more for the next reading", n)
+	if n := starts.Load(); n != wantStarts {
+		t.Errorf("priority set %d times after the next reading; want %d", n, wantStarts)
 	}
 }
 
