@@ -58,8 +58,8 @@ const (
 	// ownOOMScoreAdj makes evictd the last choice of the kernel's OOM killer.
 	ownOOMScoreAdj = -999
 	// ownNice is the nice value of evictd's threads without real-time priority: the hot
-	// path waits for them while Go stops the world, or while one has a lock of the Go
-	// runtime. For the same reason no thread is below ordinary priority.
+	// path may wait for them in the Go runtime, for example while Go stops the world. For
+	// the same reason no thread is set below ordinary priority.
 	ownNice = -20
 )
 

@@ -26,9 +26,9 @@ const defaultNice = 0
 // unlocking the thread, which ends the thread. The error names what the kernel refused; the
 // thread is usable nevertheless.
 //
-// The CPU priority is not lower, because the thread can be preempted while it has a lock of
-// the Go runtime: at nice 19, on a node with busy CPUs, a real-time thread of this process
-// was seen to wait 90 ms for it. The idle I/O class is not used, because mq-deadline delays
+// The CPU priority is not lower, because other threads of this process may have to wait for
+// this one in the Go runtime, for example for a lock of it. At nice 19, on a node with busy
+// CPUs, a real-time thread was seen to sleep for 90 ms until this one ran and woke it. The idle I/O class is not used, because mq-deadline delays
 // its requests for up to ten seconds while others write (block/mq-deadline.c:
 // prio_aging_expire).
 func LockThread() error {
