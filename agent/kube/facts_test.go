@@ -1,0 +1,261 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+var testTime = time.Date(2026, 11, 22, 20, 0, 0, 0, time.UTC)
+
+// running is web as the runtime has it.
+func running() *evict.Pod {
+	return &evict.Pod{UID: "u1", Namespace: "default", Name: "web-0", Kubelet: true, QoS: evict.Burstable}
+}
+
+func TestSpecification(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		change  func(*Pod, *evict.Pod)
+		used    bool
+		refused string
+	}{
+		{"fits", func(*Pod, *evict.Pod) {}, true, ""},
+		{"no cgroup that names a class", func(_ *Pod, r *evict.Pod) { r.QoS = "" }, true, ""},
+		{"class computed", func(p *Pod, _ *evict.Pod) { p.QoS = "" }, true, ""},
+		{"not a kubelet's", func(_ *Pod, r *evict.Pod) { r.Kubelet = false }, false, ""},
+		{"static", func(_ *Pod, r *evict.Pod) { r.Static = true }, false, ""},
+		{"other UID", func(_ *Pod, r *evict.Pod) { r.UID = "u2" }, false, ""},
+		{"other name", func(_ *Pod, r *evict.Pod) { r.Name = "web-1" }, false, "the runtime's pod of this UID is default/web-1"},
+		{"other namespace", func(_ *Pod, r *evict.Pod) { r.Namespace = "prod" }, false, "the runtime's pod of this UID is prod/web-0"},
+		{"other class", func(_ *Pod, r *evict.Pod) { r.QoS = evict.Guaranteed }, false, "its QoS class is Burstable, and its cgroup is that of a Guaranteed pod"},
+		{"node-critical by its score", func(_ *Pod, r *evict.Pod) { r.Priority = new(int32(evict.SystemCriticalPriority)) }, false,
+			"its priority is 7, and its oom_score_adj is that of a node-critical pod"},
+		{"critical by both", func(p *Pod, r *evict.Pod) {
+			p.Priority, r.Priority = 2_000_001_000, new(int32(evict.SystemCriticalPriority))
+		}, true, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, r, f := web(), running(), NewFacts()
+			tt.change(p, r)
+			if why := f.put(p, 100, testTime); why != "" {
+				t.Fatal(why)
+			}
+			for range 2 { // the second time is not another refusal
+				if got := f.Specification(r); (got != nil) != tt.used {
+					t.Errorf("Specification() = %v; want used %t", got, tt.used)
+				}
+			}
+			s := f.Status(testTime)
+			if tt.refused == "" {
+				if s.Refusals != 0 || len(s.Refused) != 0 {
+					t.Errorf("refusals %d, %v; want none", s.Refusals, s.Refused)
+				}
+				return
+			}
+			if s.Refusals != 1 || len(s.Refused) != 1 || s.Refused[0] != (Refusal{"default/web-0", "u1", tt.refused}) {
+				t.Errorf("refusals %d, %+v; want %q", s.Refusals, s.Refused, tt.refused)
+			}
+			if about, ok := f.About("u1"); !ok || about.Refused != tt.refused {
+				t.Errorf("About() = %+v, %t", about, ok)
+			}
+		})
+	}
+}
+
+// Priority, class and owner of a UID stay those of the first fact, whatever comes, and
+// the rest of the facts changes.
+func TestPinned(t *testing.T) {
+	f := NewFacts()
+	f.put(web(), 100, testTime)
+	p := web()
+	p.Priority, p.PriorityClassName, p.Owner = -5, "low", Owner{"DaemonSet", "d"}
+	p.Containers[0].Resources.Requests.Memory = "2Gi"
+	why := f.put(p, 100, testTime)
+	if want := `priority is -5 and was 7, priority class is "low" and was "high", owner is "DaemonSet/d" and was "StatefulSet/web"; the first is used`; why != want {
+		t.Errorf("put() = %q; want %q", why, want)
+	}
+	got := f.Specification(running())
+	if *got.Priority != 7 || got.PriorityClassName != "high" || got.DaemonSet || got.Containers[0].Resources.Requests.Memory.String() != "2Gi" {
+		t.Errorf("Specification() = %+v; want the first priority, class and owner, and the new request", got)
+	}
+	if why := f.put(p, 100, testTime); why == "" {
+		t.Error("the same change again is taken; want it compared with the first facts")
+	}
+	if s := f.Status(testTime); s.Refusals != 1 || len(s.Refused) != 1 {
+		t.Errorf("refusals %d, %v; want 1", s.Refusals, s.Refused)
+	}
+	// Facts of another pod with this UID are refused, and the first stay.
+	p = web()
+	p.Name = "other"
+	if why := f.put(p, 100, testTime); !strings.Contains(why, "was default/web-0 before") {
+		t.Errorf("put() of another name = %q", why)
+	}
+	if f.Specification(running()) == nil {
+		t.Error("the first facts are gone")
+	}
+	if why := f.put(web(), 100, testTime); why != "" || len(f.Status(testTime).Refused) != 0 {
+		t.Errorf("put() of the first facts = %q, refused %v; want none", why, f.Status(testTime).Refused)
+	}
+}
+
+// Facts of a pod that has left the API are used while the runtime lists it.
+func TestLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFacts()
+		f.begin()
+		f.put(web(), 100, time.Now())
+		f.listed(time.Now())
+		for range 10 {
+			if f.Specification(running()) == nil {
+				t.Fatal("no facts while the pod runs")
+			}
+			f.begin()
+			f.listed(time.Now())
+			time.Sleep(leftInterval / 2)
+		}
+		if about, ok := f.About("u1"); !ok || !about.Left {
+			t.Errorf("About() = %+v, %t; want left", about, ok)
+		}
+		time.Sleep(leftInterval)
+		f.setState(&State{Connected: true}, time.Now())
+		if n := f.Status(time.Now()).Pods; n != 0 || f.size != 0 {
+			t.Errorf("%d pods of %d bytes are kept; want none", n, f.size)
+		}
+		f.put(web(), 100, time.Now())
+		f.gone("u1", time.Now())
+		f.gone("unknown", time.Now())
+		if n := f.Status(time.Now()).Pods; n != 0 {
+			t.Errorf("%d pods after gone; want none", n)
+		}
+	})
+}
+
+func TestFactsAreBounded(t *testing.T) {
+	f := NewFacts()
+	f.begin()
+	for i := range 3 * MaxPods {
+		p := web()
+		p.UID = fmt.Sprintf("u%d", i)
+		f.put(p, 100, testTime)
+	}
+	n, refused := f.listed(testTime)
+	if n != MaxPods || len(refused) != maxNamed || len(f.refused) > maxRefused {
+		t.Errorf("%d pods, %d named, %d refused; want %d, %d, at most %d", n, len(refused), len(f.refused), MaxPods, maxNamed, maxRefused)
+	}
+	if s := f.Status(testTime); s.Refusals != 2*MaxPods {
+		t.Errorf("refusals %d; want %d", s.Refusals, 2*MaxPods)
+	}
+	f = NewFacts()
+	for i := range MaxPods {
+		p := web()
+		p.UID = fmt.Sprintf("u%d", i)
+		f.put(p, maxPodSize, testTime)
+	}
+	if want := maxFactsSize / web().cost(maxPodSize); f.size > maxFactsSize || len(f.pods) != want {
+		t.Errorf("%d pods of %d bytes; want %d", len(f.pods), f.size, want)
+	}
+	// A line can have many parts in few bytes.
+	f = NewFacts()
+	p := web()
+	for i := range maxParts - p.parts() {
+		p.EphemeralContainers = append(p.EphemeralContainers, fmt.Sprintf("c%d", i))
+	}
+	if why := f.put(p, 2000, testTime); why != "" || f.size < maxParts*partCost {
+		t.Errorf("put() of %d parts = %q, counted as %d bytes; want at least %d", p.parts(), why, f.size, maxParts*partCost)
+	}
+	// Nothing of a line that is refused is kept in full.
+	f = NewFacts()
+	p = web()
+	p.UID, p.Name, p.Phase = strings.Repeat("u", MaxLine), strings.Repeat("n", MaxLine), strings.Repeat("p", MaxLine)
+	f.put(p, 3*MaxLine, testTime)
+	for uid, r := range f.refused {
+		if n := len(uid) + len(r.Pod) + len(r.UID) + len(r.Why); n > 4*(maxText+10) {
+			t.Errorf("a refused pod is kept in %d bytes", n)
+		}
+	}
+	if len(f.refused) != 1 {
+		t.Errorf("%d refused; want 1", len(f.refused))
+	}
+}
+
+// The age counts from the last sign of the API server, and is that of the disk until
+// the first complete list.
+func TestAge(t *testing.T) {
+	f := NewFacts()
+	asOf := func(now time.Time) time.Duration {
+		s := f.Status(now)
+		if s.AsOf.IsZero() {
+			return -1
+		}
+		return now.Sub(s.AsOf)
+	}
+	f.connect(&Hello{Version: Version}, testTime)
+	f.setState(&State{Connected: true, AgeMilliseconds: 500}, testTime)
+	if got := asOf(testTime); got != -1 {
+		t.Errorf("age before a list = %v; want unknown", got)
+	}
+	f.begin()
+	f.put(web(), 100, testTime)
+	f.listed(testTime.Add(time.Second))
+	if got := asOf(testTime.Add(time.Second)); got != 1500*time.Millisecond {
+		t.Errorf("age = %v; want 1.5s", got)
+	}
+	for _, age := range []int64{-1, -9e18, 9e18, 60_000} { // none is younger
+		f.setState(&State{AgeMilliseconds: age, Error: "a\x1b\nb"}, testTime.Add(2*time.Second))
+	}
+	s := f.Status(testTime.Add(2 * time.Second))
+	if got := asOf(testTime.Add(2 * time.Second)); got != 2500*time.Millisecond || s.Error != "a  b" || s.Watching {
+		t.Errorf("age = %v, %+v; want 2.5s, the error without control characters", got, s)
+	}
+	content, _, err := f.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := testTime.Add(time.Hour)
+	f = NewFacts()
+	if err := f.Restore(content, later); err != nil {
+		t.Fatal(err)
+	}
+	if got := asOf(later); got != time.Hour+500*time.Millisecond || f.Specification(running()) == nil {
+		t.Errorf("age after a restart = %v; want 1h0.5s, with facts", got)
+	}
+	f.connect(&Hello{Version: Version}, later)
+	f.setState(&State{AgeMilliseconds: 0}, later)
+	if got := asOf(later); got != time.Hour+500*time.Millisecond {
+		t.Errorf("age before the first list = %v; want 1h0.5s", got)
+	}
+	// The wall clock is set back while evictd runs: the first age of a session counts.
+	set := testTime.Add(-time.Hour)
+	f.connect(&Hello{Version: Version}, set)
+	f.begin()
+	f.put(web(), 100, set)
+	f.listed(set)
+	f.setState(&State{AgeMilliseconds: 2000}, set)
+	if got := asOf(set.Add(time.Minute)); got != time.Minute+2*time.Second {
+		t.Errorf("age after the clock was set back = %v; want 1m2s", got)
+	}
+	f = NewFacts()
+	if err := f.Restore(content, testTime.Add(-time.Hour)); err != nil || asOf(testTime) != -1 {
+		t.Errorf("Restore() with a clock that was set back = %v, age %v; want it unknown", err, asOf(testTime))
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	for _, content := range []string{"", "{", "[]", `{"format":2}`, `{"format":1,"orders":[]}`, `{"format":1,"pods":7}`} {
+		if err := NewFacts().Restore([]byte(content), testTime); err == nil {
+			t.Errorf("Restore(%q) = nil; want an error", content)
+		}
+	}
+	f := NewFacts()
+	if err := f.Restore([]byte(`{"format":1,"pods":[null,{"uid":""},{"uid":"u1","namespace":"a","name":"b","priority":1,"containers":[{"name":"c"}]}]}`), testTime); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Status(testTime); s.Pods != 1 || s.Refusals != 1 {
+		t.Errorf("status %+v; want 1 pod and 1 refusal", s)
+	}
+}

@@ -1,0 +1,143 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode"
+)
+
+// Version is the version of the protocol. It changes with each change of a message.
+const Version = 1
+
+// StateInterval is how often evictd-kube sends its state at least.
+const StateInterval = 10 * time.Second
+
+// Message is one line of the protocol. Exactly one field is set.
+type Message struct {
+	Hello    *Hello    `json:"hello,omitempty"`
+	State    *State    `json:"state,omitempty"`
+	List     *ListID   `json:"list,omitempty"`
+	Pod      *Pod      `json:"pod,omitempty"`
+	Gone     *Gone     `json:"gone,omitempty"`
+	Listed   *ListID   `json:"listed,omitempty"`
+	Accepted *Accepted `json:"accepted,omitempty"`
+}
+
+// Hello is the first message of each side.
+type Hello struct {
+	Version int `json:"version"`
+	// Software is the sender's version, to be shown.
+	Software string `json:"software"`
+	// Node is the name of the Node object that evictd-kube reads; empty from evictd.
+	Node string `json:"node,omitempty"`
+}
+
+// State is the state of evictd-kube's connection to the API server.
+type State struct {
+	// Connected is set while the pods are watched.
+	Connected bool `json:"connected"`
+	// AgeMilliseconds is the time since the API server last confirmed the facts; -1 if
+	// it never did.
+	AgeMilliseconds int64 `json:"ageMilliseconds"`
+	// Error is the reason if it is not connected, with the file and the remedy.
+	Error string `json:"error,omitempty"`
+}
+
+// ListID begins and ends a complete list of the node's pods.
+type ListID struct {
+	ID uint64 `json:"id"`
+}
+
+// Gone is sent when a pod has left the API.
+type Gone struct {
+	UID string `json:"uid"`
+}
+
+// Accepted answers a complete list.
+type Accepted struct {
+	ID uint64 `json:"id"`
+	// Pods is the number of pods with facts, and Refused has the first maxNamed facts that
+	// evictd refuses.
+	Pods    int       `json:"pods"`
+	Refused []Refusal `json:"refused,omitempty"`
+}
+
+// Refusal is a fact that evictd does not use, or not in full.
+type Refusal struct {
+	Pod string `json:"pod"` // namespace/name
+	UID string `json:"uid"`
+	Why string `json:"why"`
+}
+
+// VersionError is returned if the peer speaks another version of the protocol.
+type VersionError struct{ Peer Hello }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("peer (%s) has version %d of the protocol, this is version %d: install evictd and evictd-kube of the same release",
+		printable(e.Peer.Software), e.Peer.Version, Version)
+}
+
+// errNoHello is returned if the first line is not a hello.
+var errNoHello = errors.New("first line is not a hello")
+
+// decodeHello decodes the first line of a session. It ignores unknown keys and returns
+// a *VersionError for another version.
+func decodeHello(line []byte) (*Hello, error) {
+	var m struct{ Hello *Hello }
+	if err := json.Unmarshal(line, &m); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoHello, err)
+	}
+	switch {
+	case m.Hello == nil:
+		return nil, errNoHello
+	case m.Hello.Version != Version:
+		return nil, &VersionError{*m.Hello}
+	case len(m.Hello.Node) > maxName || len(m.Hello.Software) > maxName:
+		return nil, errors.New("hello with a name that is too long")
+	}
+	return m.Hello, nil
+}
+
+// decode decodes a later line of a session.
+func decode(line []byte) (*Message, error) {
+	var m Message
+	if err := decodeStrict(line, &m); err != nil {
+		return nil, fmt.Errorf("malformed message: %w", err)
+	}
+	n := 0
+	for _, set := range []bool{
+		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil,
+	} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return nil, fmt.Errorf("malformed message: %d kinds in one line; want 1", n)
+	}
+	return &m, nil
+}
+
+// maxText is how many bytes of a text from the peer are shown.
+const maxText = 500
+
+// printable returns text from the peer in bounded length, with a space for each character
+// that can't be printed: control characters, and those that change the direction of text.
+func printable(s string) string {
+	cut := len(s) > maxText
+	if cut {
+		s = s[:maxText]
+	}
+	out := []rune(s)
+	for i, r := range out {
+		if !unicode.IsPrint(r) {
+			out[i] = ' '
+		}
+	}
+	if cut {
+		return string(out) + "…"
+	}
+	return string(out)
+}

@@ -1,0 +1,141 @@
+package kube
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", MaxLine-1)
+	for _, tt := range []struct {
+		name, in string
+		want     []string
+		err      error
+	}{
+		{"none", "", nil, io.EOF},
+		{"two", "a\nbc\n", []string{"a", "bc"}, io.EOF},
+		{"empty line", "\n", []string{""}, io.EOF},
+		{"torn", "a\nb", []string{"a"}, io.ErrUnexpectedEOF},
+		{"longest", long + "\n", []string{long}, io.EOF},
+		{"too long", "a\n" + long + "x\n", []string{"a"}, ErrLineTooLong},
+		{"endless", strings.Repeat("x", 4*MaxLine), nil, ErrLineTooLong},
+	} {
+		lines := newLineReader(strings.NewReader(tt.in))
+		var got []string
+		line, err := lines.next()
+		for ; err == nil; line, err = lines.next() {
+			got = append(got, string(line))
+		}
+		if strings.Join(got, "\n") != strings.Join(tt.want, "\n") || len(got) != len(tt.want) || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %d lines, %v; want %d, %v", tt.name, len(got), err, len(tt.want), tt.err)
+		}
+	}
+}
+
+// hostile are lines that are no messages.
+var hostile = []string{
+	"", " ", "null", "[]", "0", `""`, "{}", "{", "}", "\x00", "\xff\xfe", `{"pod":null}`, `{"pod":{}}x`, `{"pod":{}} {"pod":{}}`,
+	`{"order":{"id":1}}`, `{"pod":{"uid":7}}`, `{"pod":{"priority":"high"}}`, `{"pod":{"priority":2147483648}}`, `{"pod":{"priority":1.5}}`,
+	`{"pod":{"annotations":{}}}`, `{"pod":{"containers":[{"resources":{"requests":{"gpu":"1"}}}]}}`, `{"pod":{"labels":{"a":1}}}`,
+	`{"gone":"u1"}`, `{"list":{"id":-1}}`, `{"list":{"id":1e99}}`, `{"list":{"id":1},"listed":{"id":1}}`, `{"state":{"ageMilliseconds":"0"}}`,
+	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":1},"pod":{}}`, strings.Repeat(`{"pod":`, 9000), strings.Repeat("[", 20000),
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, line := range hostile {
+		if m, err := decode([]byte(line)); err == nil {
+			t.Errorf("decode(%.60q) = %+v; want an error", line, m)
+		}
+	}
+}
+
+func TestDecodeHello(t *testing.T) {
+	if h, err := decodeHello([]byte(`{"hello":{"version":1,"node":"n1","later":true},"x":1}`)); err != nil || h.Node != "n1" {
+		t.Errorf("decodeHello() = %+v, %v; want node n1, unknown keys ignored", h, err)
+	}
+	var version *VersionError
+	if _, err := decodeHello([]byte(`{"hello":{"version":2,"software":"v9","shape":["new"]}}`)); !errors.As(err, &version) || version.Peer.Version != 2 {
+		t.Errorf("decodeHello() of version 2 = %v; want a VersionError", err)
+	}
+	for _, line := range []string{"", "{}", "x", `{"pod":{}}`, `{"hello":1}`, `{"hello":{"version":"1"}}`, `{"hello":{"version":1,"node":"` + strings.Repeat("n", 300) + `"}}`} {
+		if h, err := decodeHello([]byte(line)); err == nil {
+			t.Errorf("decodeHello(%.60q) = %+v; want an error", line, h)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain ä": "plain ä", "a\x1b[2J\nb": "a [2J b", "a\u202eb\u200bc": "a b c", "a\u2028b\u0085c": "a b c",
+		strings.Repeat("x", maxText+1): strings.Repeat("x", maxText) + "…",
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("printable(%q) = %q; want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzLines reads hostile streams as a session does: nothing panics, the facts are
+// bounded, and a message that is decoded can be encoded.
+func FuzzLines(f *testing.F) {
+	for _, line := range hostile {
+		f.Add([]byte(line + "\n"))
+	}
+	line, err := encodePod(web())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(line)
+	f.Add(append(bytes.Clone(line), line[:40]...))
+	f.Add([]byte(`{"state":{"connected":true,"ageMilliseconds":9223372036854775807,"error":"\u001b[2J"}}` + "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` + "\n"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		lines, facts := newLineReader(bytes.NewReader(stream)), NewFacts()
+		for {
+			line, err := lines.next()
+			if err != nil {
+				break
+			}
+			if len(line) >= MaxLine {
+				t.Fatalf("line of %d bytes", len(line))
+			}
+			_, _ = decodeHello(line)
+			m, err := decode(line)
+			if err != nil {
+				continue
+			}
+			if _, err := encode(m); err != nil && !errors.Is(err, ErrLineTooLong) {
+				t.Fatalf("encode(decode(%q)) = %v", line, err)
+			}
+			apply(facts, m, len(line))
+		}
+		if s := facts.Status(testTime); s.Pods > MaxPods || len(s.Refused) > maxNamed {
+			t.Fatalf("status %+v", s)
+		}
+		content, _, err := facts.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := NewFacts().Restore(content, testTime); err != nil {
+			t.Fatalf("Restore(Encode()) = %v", err)
+		}
+	})
+}
+
+// apply does what a session does with a message.
+func apply(f *Facts, m *Message, size int) {
+	switch {
+	case m.State != nil:
+		f.setState(m.State, testTime)
+	case m.List != nil:
+		f.begin()
+	case m.Pod != nil:
+		f.put(m.Pod, size, testTime)
+	case m.Gone != nil:
+		f.gone(m.Gone.UID, testTime)
+	case m.Listed != nil:
+		f.listed(testTime)
+	}
+}

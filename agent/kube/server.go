@@ -1,0 +1,314 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// silenceTimeout is how long evictd waits for the next message: three intervals of
+	// states.
+	silenceTimeout = 3 * StateInterval
+	// writeTimeout is how long a line may take to be written. The peer may be stopped.
+	writeTimeout = 10 * time.Second
+	// helloTimeout is how long a peer may take to send its hello.
+	helloTimeout = 5 * time.Second
+	// maxRate and maxByteRate bound what evictd reads in a second, so that a peer can't
+	// keep a CPU busy. A complete list of MaxPods takes half a second. Messages that go
+	// through all facts count as walkWeight lines.
+	maxRate     = 2 * MaxPods
+	maxByteRate = 8 << 20
+	walkWeight  = 50
+	// changeInterval is the time between two calls of Changed. After each the inventory
+	// lists the runtime's pods.
+	changeInterval = time.Second
+	// acceptInterval is the time between two sessions.
+	acceptInterval = 100 * time.Millisecond
+	// logInterval is the time between two log lines about the same kind of event that the
+	// peer can cause.
+	logInterval = 6 * time.Second
+)
+
+// Server is evictd's side of the protocol.
+type Server struct {
+	// UID is the user ID that evictd-kube must have.
+	UID      int
+	Software string // evictd's version
+	Facts    *Facts
+	// Changed is called after a change of facts. It must not wait.
+	Changed func()
+	Log     *slog.Logger
+
+	// These bound all sessions together, of which only one runs at a time.
+	second                               time.Time // when the present second began
+	lines, bytes                         int       // read in it
+	changedAt                            time.Time // when Changed is or was last called
+	connected, ended, rejected, refusals logLimiter
+}
+
+// logLimiter bounds the log lines about one kind of event.
+type logLimiter struct {
+	logged  time.Time
+	skipped int
+}
+
+// allow reports whether an event is logged, and how many events before it were not.
+func (l *logLimiter) allow(now time.Time) (skipped int, ok bool) {
+	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
+		l.skipped++
+		return 0, false
+	}
+	skipped, l.logged, l.skipped = l.skipped, now, 0
+	return skipped, true
+}
+
+// Serve accepts sessions until ctx ends, closes l, and returns nil. A new session ends the
+// previous one.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var last net.Conn // of the session that may still run
+	for first := true; ; first = false {
+		if !first && !sleep(ctx, acceptInterval) {
+			return nil
+		}
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept evictd-kube: %w", err)
+			}
+			s.Log.Warn("could not accept a connection of evictd-kube", "error", err)
+			if !sleep(ctx, time.Second) { // out of descriptors, say
+				return nil
+			}
+			continue
+		}
+		if err := s.authorize(conn); err != nil {
+			conn.Close()
+			s.Facts.disconnect(time.Time{}, err.Error())
+			if skipped, ok := s.rejected.allow(time.Now()); ok {
+				s.Log.Warn("refused a connection to the socket for evictd-kube", "error", err, "not_logged", skipped)
+			}
+			continue
+		}
+		if last != nil {
+			last.Close()
+			sessions.Wait() // two sessions must not mix their lists
+		}
+		last = conn
+		sessions.Go(func() { s.serveConn(ctx, conn) })
+	}
+}
+
+// authorize returns an error if the peer does not have the user ID of evictd-kube.
+func (s *Server) authorize(conn net.Conn) error {
+	uc, ok := conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("not a unix socket")
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return fmt.Errorf("read SO_PEERCRED: %w", credErr)
+	}
+	if int(cred.Uid) != s.UID {
+		return fmt.Errorf("process %d has user ID %d; kube.uid in the configuration is %d", cred.Pid, cred.Uid, s.UID)
+	}
+	return nil
+}
+
+// serveConn serves one connection and closes it.
+func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	began := time.Now()
+	established := false
+	err := s.serve(ctx, conn, began, &established)
+	level, reason := slog.LevelInfo, "evictd-kube has disconnected"
+	switch {
+	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil:
+		reason = "evictd stops"
+	case errors.Is(err, net.ErrClosed):
+		level, reason = slog.LevelWarn, "another process has connected as evictd-kube"
+	case errors.Is(err, io.EOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+	case err != nil:
+		level, reason = slog.LevelWarn, printable(err.Error())
+	}
+	s.Facts.disconnect(began, reason)
+	if level == slog.LevelInfo && !established {
+		return
+	}
+	if skipped, ok := s.ended.allow(time.Now()); ok {
+		s.Log.Log(ctx, level, "session with evictd-kube ended; facts are kept", "reason", reason, "not_logged", skipped)
+	}
+}
+
+// serve exchanges hellos and applies messages until one fails.
+func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, established *bool) error {
+	lines := newLineReader(conn)
+	if err := conn.SetReadDeadline(began.Add(helloTimeout)); err != nil {
+		return err
+	}
+	line, err := lines.next()
+	if err != nil {
+		return err
+	}
+	hello, err := decodeHello(line)
+	var version *VersionError
+	if err != nil && !errors.As(err, &version) {
+		return err
+	}
+	// A peer of another version recognizes that by this hello.
+	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: s.Software}}); err != nil {
+		return err
+	}
+	if version != nil {
+		return version
+	}
+	s.Facts.connect(hello, began)
+	*established = true
+	if skipped, ok := s.connected.allow(began); ok {
+		s.Log.Info("evictd-kube has connected", "software", printable(hello.Software), "node", printable(hello.Node), "not_logged", skipped)
+	}
+	t := session{Server: s, conn: conn}
+	for {
+		if !s.throttle(ctx, 1, len(line)) {
+			return net.ErrClosed
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(silenceTimeout)); err != nil {
+			return err
+		}
+		if line, err = lines.next(); err != nil {
+			return err
+		}
+		m, err := decode(line)
+		if err != nil {
+			return err
+		}
+		if err := t.apply(m, len(line)); err != nil {
+			return err
+		}
+	}
+}
+
+// session applies the messages of one connection.
+type session struct {
+	*Server
+	conn net.Conn
+	list *ListID // the list that is being sent; nil for none
+}
+
+// throttle counts lines and bytes, and waits if the peer has sent more than maxRate or
+// maxByteRate in this second. It returns false if ctx ends.
+func (s *Server) throttle(ctx context.Context, lines, bytes int) bool {
+	now := time.Now()
+	if now.Sub(s.second) >= time.Second {
+		s.second, s.lines, s.bytes = now, 0, 0
+	}
+	s.lines += lines
+	s.bytes += bytes
+	if s.lines <= maxRate && s.bytes <= maxByteRate {
+		return true
+	}
+	return sleep(ctx, time.Until(s.second.Add(time.Second)))
+}
+
+// apply applies a message of size bytes.
+func (t *session) apply(m *Message, size int) error {
+	now := time.Now()
+	if m.Pod == nil {
+		t.lines += walkWeight
+	}
+	switch {
+	case m.State != nil:
+		t.Facts.setState(m.State, now)
+		return nil
+	case m.List != nil:
+		t.list = m.List
+		t.Facts.begin()
+		return nil
+	case m.Pod != nil:
+		if why := t.Facts.put(m.Pod, size, now); why != "" {
+			t.logRefusal(m.Pod, why, now)
+		}
+	case m.Gone != nil:
+		t.Facts.gone(m.Gone.UID, now)
+	case m.Listed != nil:
+		if t.list == nil || *t.list != *m.Listed {
+			return fmt.Errorf("end of list %d, which did not begin", m.Listed.ID)
+		}
+		t.list = nil
+		pods, refused := t.Facts.listed(now)
+		if err := send(t.conn, &Message{Accepted: &Accepted{ID: m.Listed.ID, Pods: pods, Refused: refused}}); err != nil {
+			return err
+		}
+	default:
+		return errors.New("a message that only evictd sends")
+	}
+	if t.list == nil { // else once at its end
+		t.change(now)
+	}
+	return nil
+}
+
+// change calls Changed, now or changeInterval after the last call.
+func (t *session) change(now time.Time) {
+	if t.changedAt.After(now) {
+		return // that call comes after this change
+	}
+	wait := max(0, t.changedAt.Add(changeInterval).Sub(now))
+	t.changedAt = now.Add(wait)
+	time.AfterFunc(wait, t.Changed)
+}
+
+func (t *session) logRefusal(p *Pod, reason string, now time.Time) {
+	if skipped, ok := t.refusals.allow(now); ok {
+		t.Log.Warn("refused facts about a pod", "pod", p.key(), "reason", printable(reason), "not_logged", skipped)
+	}
+}
+
+// send writes a message.
+func send(conn net.Conn, m *Message) error {
+	line, err := encode(m)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err = conn.Write(line)
+	return err
+}
+
+// sleep waits and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

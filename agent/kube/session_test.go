@@ -1,0 +1,299 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+// buffer is a log that is written and read at the same time.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// evictdSide is a Server that runs until stop.
+type evictdSide struct {
+	*Server
+	socket  string
+	log     buffer
+	changes atomic.Int32
+	stop    func()
+}
+
+func serve(t *testing.T, socket string, facts *Facts) *evictdSide {
+	t.Helper()
+	e := &evictdSide{socket: socket}
+	e.Server = &Server{
+		UID: os.Getuid(), Software: "evictd test", Facts: facts, Log: slog.New(slog.NewTextHandler(&e.log, nil)),
+		Changed: func() { e.changes.Add(1) },
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- e.Serve(ctx, l) }()
+	e.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve() = %v", err)
+		}
+	})
+	t.Cleanup(e.stop)
+	return e
+}
+
+// run runs a Feed until the returned function is called.
+func run(t *testing.T, f *Feed, socket string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- f.Run(ctx, socket) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after 20s", what)
+		}
+	}
+}
+
+func pods(n int) (list []*Pod) {
+	for i := range n {
+		p := web()
+		p.UID, p.Name = fmt.Sprintf("u%d", i), fmt.Sprintf("web-%d", i)
+		list = append(list, p)
+	}
+	return list
+}
+
+func runs(i int) *evict.Pod {
+	r := running()
+	r.UID, r.Name = fmt.Sprintf("u%d", i), fmt.Sprintf("web-%d", i)
+	return r
+}
+
+// Facts arrive, change and go, over restarts of either side.
+func TestSessions(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	var log buffer
+	feed := NewFeed("n1", "test", slog.New(slog.NewTextHandler(&log, nil)))
+	feed.Fail("API server away")
+	stop := run(t, feed, socket) // evictd is not there yet
+	until(t, "log of no session", func() bool { return strings.Contains(log.String(), "no session with evictd") })
+	e := serve(t, socket, NewFacts())
+	until(t, "state", func() bool { return e.Facts.Status(time.Now()).Error == "API server away" })
+	if s := e.Facts.Status(time.Now()); !s.Connected || s.Watching || s.Node != "n1" || !s.AsOf.IsZero() {
+		t.Errorf("status %+v; want a session with node n1 that does not watch", s)
+	}
+	feed.Replace(pods(MaxPods))
+	feed.Confirm(time.Now())
+	until(t, "all pods", func() bool {
+		s := e.Facts.Status(time.Now())
+		return s.Pods == MaxPods && s.Watching && !s.AsOf.IsZero()
+	})
+	until(t, "call of Changed", func() bool { return e.changes.Load() > 0 })
+
+	changed := pods(1)[0]
+	changed.Containers[0].Resources.Requests.Memory = "3Gi"
+	feed.Put(changed)
+	feed.Remove("u1")
+	until(t, "change", func() bool {
+		return e.Facts.Specification(runs(0)).Containers[0].Resources.Requests.Memory.String() == "3Gi" && e.Facts.Status(time.Now()).Pods == MaxPods-1
+	})
+
+	// evictd restarts with what it had saved, and gets the list again.
+	content, _, err := e.Facts.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.stop()
+	feed.Remove("u2")
+	feed.Replace(pods(3)[:2])
+	restarted := NewFacts()
+	if err := restarted.Restore(content, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if s := restarted.Status(time.Now()); s.Pods != MaxPods-1 || s.AsOf.IsZero() || s.Connected {
+		t.Errorf("status after a restart %+v; want the saved facts and their age", s)
+	}
+	e = serve(t, socket, restarted)
+	until(t, "list again", func() bool {
+		about, ok := e.Facts.About("u2")
+		return ok && about.Left && e.Facts.Specification(runs(1)) != nil
+	})
+
+	// evictd-kube restarts: the facts stay.
+	stop()
+	until(t, "end of the session", func() bool { return !e.Facts.Status(time.Now()).Connected })
+	if s := e.Facts.Status(time.Now()); s.Error != "evictd-kube has disconnected" || e.Facts.Specification(runs(0)) == nil {
+		t.Errorf("status without evictd-kube %+v; want facts", s)
+	}
+	feed = NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+	feed.Replace(pods(1))
+	run(t, feed, socket)
+	until(t, "new session", func() bool {
+		about, _ := e.Facts.About("u1")
+		return e.Facts.Status(time.Now()).Connected && about.Left
+	})
+}
+
+// raw connects as an evictd-kube that sends what it wants.
+func raw(t *testing.T, socket string, lines ...string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	for _, line := range lines {
+		if _, err := conn.Write([]byte(line)); err != nil {
+			break // evictd has closed the connection
+		}
+	}
+	return conn, bufio.NewReader(conn)
+}
+
+const hello = `{"hello":{"version":1,"software":"raw","node":"n1"}}` + "\n"
+
+// Hostile lines end their session, each with a reason, and nothing else.
+func TestHostileLines(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	e := serve(t, socket, NewFacts())
+	first, err := encodePod(pods(1)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range append(hostile, `{"accepted":{"id":1,"pods":1}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*MaxLine)) {
+		conn, r := raw(t, socket, hello, string(first), line+"\n")
+		if _, err := r.ReadString('\n'); err != nil {
+			t.Fatalf("%.60q: no hello: %v", line, err)
+		}
+		if _, err := r.ReadString('\n'); err == nil {
+			t.Errorf("%.60q: answered; want the connection closed", line)
+		}
+		until(t, "end of the session", func() bool { return !e.Facts.Status(time.Now()).Connected })
+		if s := e.Facts.Status(time.Now()); s.Pods != 1 || s.Error == "" {
+			t.Errorf("%.60q: status %+v; want the facts kept, and a reason", line, s)
+		}
+		conn.Close()
+	}
+}
+
+func TestAnotherVersion(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	e := serve(t, socket, NewFacts())
+	_, r := raw(t, socket, `{"hello":{"version":2,"software":"v9.0","mood":"new"}}`+"\n")
+	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":1`) {
+		t.Errorf("answer %q, %v; want evictd's hello", line, err)
+	}
+	if _, err := r.ReadString('\n'); err == nil {
+		t.Error("the session goes on")
+	}
+	until(t, "reason", func() bool {
+		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 2 of the protocol, this is version 1")
+	})
+
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "later.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			fmt.Fprintf(conn, "%s\n", `{"hello":{"version":2,"software":"v9.0"}}`)
+		}
+	}()
+	var log buffer
+	run(t, NewFeed("n1", "test", slog.New(slog.NewTextHandler(&log, nil))), l.Addr().String())
+	until(t, "log", func() bool { return strings.Contains(log.String(), "has version 2 of the protocol") })
+}
+
+// A peer of another user is refused before a byte of it is read.
+func TestOtherUser(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	facts := NewFacts()
+	e := serve(t, socket, facts)
+	e.stop()
+	e.UID = os.Getuid() + 1
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- e.Serve(ctx, l) }()
+	_, r := raw(t, socket, hello)
+	if line, err := r.ReadString('\n'); err == nil {
+		t.Errorf("answer %q; want none", line)
+	}
+	want := fmt.Sprintf("process %d has user ID %d; kube.uid in the configuration is %d", os.Getpid(), os.Getuid(), e.UID)
+	until(t, "reason", func() bool { return facts.Status(time.Now()).Error == want })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A new connection ends the session before, so that a restarted evictd-kube need not
+// wait for it to time out. Garbage before the hello does not end a session's facts.
+func TestNewConnectionReplaces(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	e := serve(t, socket, NewFacts())
+	_, old := raw(t, socket, hello)
+	if _, err := old.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	next, r := raw(t, socket, strings.Replace(hello, "n1", "n2", 1), `{"list":{"id":3}}`+"\n", `{"listed":{"id":3}}`+"\n")
+	if _, err := old.ReadString('\n'); err == nil {
+		t.Error("the old session goes on")
+	}
+	if _, err := r.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := r.ReadString('\n'); err != nil || line != `{"accepted":{"id":3,"pods":0}}`+"\n" {
+		t.Errorf("answer to the list %q, %v", line, err)
+	}
+	if s := e.Facts.Status(time.Now()); !s.Connected || s.Node != "n2" {
+		t.Errorf("status %+v; want the session of n2", s)
+	}
+	next.Close()
+	until(t, "end", func() bool { return !e.Facts.Status(time.Now()).Connected })
+}
