@@ -75,7 +75,7 @@ func (p *Protect) protected() func(*evict.Pod) string {
 			return "named " + pod.Key()
 		}
 		for i, selector := range selectors {
-			if selector.Matches(labels.Set(pod.Labels)) {
+			if selector.Matches(labels.Set(pod.Labels)) || pod.RuntimeLabels != nil && selector.Matches(labels.Set(pod.RuntimeLabels)) {
 				return "label selector " + p.LabelSelectors[i]
 			}
 		}

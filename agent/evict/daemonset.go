@@ -8,5 +8,6 @@ const templateGeneration = "pod-template-generation"
 // the label of the DaemonSet controller, which the container runtime reports too.
 func (p *Pod) OwnedByDaemonSet() bool {
 	_, labelled := p.Labels[templateGeneration]
-	return p.DaemonSet || labelled
+	_, byRuntime := p.RuntimeLabels[templateGeneration]
+	return p.DaemonSet || labelled || byRuntime
 }

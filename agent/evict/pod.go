@@ -11,6 +11,9 @@ type Pod struct {
 	Namespace string
 	Name      string
 	Labels    map[string]string
+	// RuntimeLabels are the labels that the container runtime was given, if Labels are
+	// newer ones from another source. A pod is exempt by either.
+	RuntimeLabels map[string]string
 
 	// Priority is the pod's priority; nil means unset and ranks as 0.
 	Priority          *int32

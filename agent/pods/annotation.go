@@ -43,7 +43,7 @@ func (d *deduction) annotations(p *pod) {
 		if !strings.HasPrefix(key, annotationPrefix) {
 			continue
 		}
-		if d.spec != nil {
+		if d.spec != nil && key != annotationCritical { // a specification does not lift an exemption
 			ignore(key, "the pod's specification is known")
 			continue
 		}

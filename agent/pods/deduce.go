@@ -23,27 +23,15 @@ type deduction struct {
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
 	listed      *listedPod
-	spec        *evict.Pod // nil if there is none
+	specs       Specifications // nil if there is no source of them
+	spec        *evict.Pod     // the pod's specification; nil if there is none
 }
 
 // fill completes a pod whose containers are set.
 func (d *deduction) fill(p *pod) {
 	l := d.listed
 	sandbox := &l.Sandbox
-	byKubelet := d.kubelet.Owns(sandbox.Annotations)
-	if d.spec != nil {
-		p.spec = *d.spec
-		p.spec.Containers, p.spec.InitContainers = slices.Clone(d.spec.Containers), slices.Clone(d.spec.InitContainers)
-		p.spec.HasStats, p.spec.Usage = false, evict.PodUsage{}
-	} else {
-		p.spec.Labels = sandbox.Labels
-		p.spec.Static = byKubelet && sandbox.Annotations[evict.ConfigSourceAnnotation] != "api"
-		if byKubelet && l.Namespace == kubeSystem {
-			p.spec.ProtectedReason = "a kubelet's pod in " + kubeSystem
-		}
-	}
-	p.spec.UID, p.spec.Namespace, p.spec.Name = l.UID, l.Namespace, l.Name
-	p.spec.Kubelet = byKubelet
+	d.specify(p)
 	p.explanation = Explanation{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container

@@ -200,7 +200,7 @@ func TestRunFollowsEvents(t *testing.T) {
 // specMap are Specifications in a map.
 type specMap map[string]*evict.Pod
 
-func (s specMap) Specification(uid string) *evict.Pod { return s[uid] }
+func (s specMap) Specification(running *evict.Pod) *evict.Pod { return s[running.UID] }
 
 // The specification of a pod takes precedence over what is deduced from the runtime.
 func TestSpecification(t *testing.T) {
@@ -253,8 +253,8 @@ type fetchedSpec struct {
 
 func (f *fetchedSpec) fetch() { f.pod.Store(<-f.answer) }
 
-func (f *fetchedSpec) Specification(uid string) *evict.Pod {
-	if uid != f.uid {
+func (f *fetchedSpec) Specification(running *evict.Pod) *evict.Pod {
+	if running.UID != f.uid {
 		return nil
 	}
 	return f.pod.Load()

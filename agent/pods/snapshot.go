@@ -41,7 +41,7 @@ type pod struct {
 	cgroup      *cgroup.Cgroup
 	sandbox     *cgroup.Cgroup
 	explanation Explanation
-	// critical reports that an annotation makes the pod critical.
+	// critical reports that an annotation or the oom_score_adj makes the pod critical.
 	critical bool
 	// declared reports that the requests come from the specification or an annotation, and
 	// are not computed from the runtime's data.
@@ -117,10 +117,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 		if len(p.containers) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l}
-		if inv.specs != nil {
-			d.spec = inv.specs.Specification(l.UID)
-		}
+		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l, specs: inv.specs}
 		d.fill(p)
 		// UIDs must be unique: crictl accepts any text as a UID. Of two sandboxes with one
 		// UID the older keeps it.

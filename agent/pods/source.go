@@ -33,10 +33,13 @@ type Runtime interface {
 // calls them for each pod of each list, and waiting would delay the list. After a change,
 // [Inventory.Refresh] applies it.
 type Specifications interface {
-	// Specification returns the pod with a UID: its priority, QoS class, requests,
-	// tolerations, init containers and so on; nil if it is not known. Its usage is ignored,
-	// and the Inventory does not change it.
-	Specification(uid string) *evict.Pod
+	// Specification returns a pod's priority, QoS class, requests, tolerations, init
+	// containers and so on; nil if they are not known, or contradict running. Its usage is
+	// ignored, and the Inventory does not change it. running is the pod as the kubelet
+	// described it to the runtime: UID, names, labels, whether a kubelet made it and
+	// whether it is static, the QoS class of its cgroup (empty if the cgroup's name shows
+	// none), and a critical priority if its oom_score_adj shows one.
+	Specification(running *evict.Pod) *evict.Pod
 }
 
 // List is the answer of a runtime. An Inventory keeps it and does not change it.

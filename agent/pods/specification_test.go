@@ -1,0 +1,89 @@
+package pods
+
+import (
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri/critest"
+)
+
+// recordingSpecs are Specifications that record the pod that they were called with.
+type recordingSpecs struct {
+	answer  *evict.Pod
+	running evict.Pod
+}
+
+func (a *recordingSpecs) Specification(running *evict.Pod) *evict.Pod {
+	a.running = *running
+	return a.answer
+}
+
+// A specification does not lift an exemption by the runtime's data, and the source is
+// called with what the kubelet passed to the runtime.
+func TestSpecificationExemptsNoLess(t *testing.T) {
+	const besteffort, guaranteed = "/kubepods/besteffort/podu1", "/kubepods/podu1"
+	low := &evict.Pod{Priority: new(int32(-1)), QoS: evict.BestEffort, Labels: map[string]string{"changed": "true"}}
+	for _, tt := range []struct {
+		name              string
+		source, namespace string
+		parent            string
+		score             int
+		spec              *evict.Pod
+		running           evict.Pod
+		priority          *int32
+		critical          bool
+	}{
+		{"ordinary", "api", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort}, new(int32(-1)), false},
+		{"without a specification", "api", "default", besteffort, 1000, nil, evict.Pod{QoS: evict.BestEffort}, nil, false},
+		{"static", "file", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, Static: true}, new(int32(-1)), true},
+		{"kube-system", "api", kubeSystem, besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, ProtectedReason: "a kubelet's pod in kube-system"}, new(int32(-1)), false},
+		{"node-critical", "api", "default", besteffort, -997, low, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true},
+		{"node-critical without one", "api", "default", besteffort, -997, nil, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true},
+		{"Guaranteed", "api", "default", guaranteed, -997, low, evict.Pod{QoS: evict.Guaranteed}, new(int32(-1)), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, true)
+			annotations := map[string]string{evict.ConfigSourceAnnotation: tt.source}
+			n.addPod(critest.Pod{
+				Name: "web", UID: "u1", Namespace: tt.namespace, Annotations: annotations, Labels: map[string]string{"app": "web"}, CgroupParent: tt.parent,
+				Containers: []critest.Container{{Name: "main", PID: 100, OOMScoreAdj: tt.score}},
+			})
+			specs := &recordingSpecs{answer: tt.spec}
+			i := n.synced(func(o *Options) { o.Specifications = specs })
+			got := i.Measure(time.Now()).Pods[0]
+			r := specs.running
+			if r.UID != "u1" || r.Namespace != tt.namespace || r.Name != "web" || !r.Kubelet {
+				t.Errorf("called with %+v", r)
+			}
+			if r.QoS != tt.running.QoS || r.Static != tt.running.Static || r.ProtectedReason != tt.running.ProtectedReason || (r.Priority == nil) != (tt.running.Priority == nil) {
+				t.Errorf("called with %+v; want %+v", r, tt.running)
+			}
+			if (got.Priority == nil) != (tt.priority == nil) || got.Priority != nil && *got.Priority != *tt.priority {
+				t.Errorf("priority = %v; want %v", got.Priority, tt.priority)
+			}
+			if labels := got.RuntimeLabels; (labels != nil) != (tt.spec != nil) || tt.spec != nil && labels["app"] != "web" {
+				t.Errorf("the runtime's labels = %v; want them next to those of a specification", labels)
+			}
+			if got.Critical() != tt.critical || got.ProtectedReason != tt.running.ProtectedReason {
+				t.Errorf("critical = %t, spared %q; want %t, %q", got.Critical(), got.ProtectedReason, tt.critical, tt.running.ProtectedReason)
+			}
+		})
+	}
+}
+
+// Nor does it lift the exemption by an annotation that the configuration trusts.
+func TestSpecificationAndCriticalAnnotation(t *testing.T) {
+	for namespace, want := range map[string]bool{"trusted": true, "default": false} {
+		n := newNode(t, true)
+		n.addPod(critest.Pod{
+			Name: "web", UID: "u1", Namespace: namespace, Containers: []critest.Container{{Name: "main", PID: 100}},
+			Annotations: map[string]string{evict.ConfigSourceAnnotation: "api", annotationCritical: "true"},
+		})
+		specs := &recordingSpecs{answer: &evict.Pod{Priority: new(int32(-1)), QoS: evict.BestEffort}}
+		i := n.synced(func(o *Options) { o.Specifications, o.TrustAnnotations = specs, []string{"trusted"} })
+		if got := i.Measure(time.Now()).Pods[0].Critical(); got != want {
+			t.Errorf("critical in namespace %s = %t; want %t", namespace, got, want)
+		}
+	}
+}
