@@ -140,6 +140,7 @@ type daemon struct {
 	delayLock      *logind.DelayLock
 	shutdown       *driver.Driver
 	control        net.Listener
+	kubernetes     kubernetes
 	web            *webServer // nil if metrics are not served
 	closers        []func() error
 	// For the next run: whether this one was asked to end, and whether the node was
@@ -194,6 +195,9 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 		return nil, err
 	}
 	if err := d.listen(); err != nil {
+		return nil, err
+	}
+	if err := d.buildKubernetes(cfg); err != nil {
 		return nil, err
 	}
 	d.metrics = metrics.New(metricsBuild(), log.dropped)
@@ -287,6 +291,7 @@ func (d *daemon) buildStatus() {
 		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
 		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
+		Facts: d.kubernetes.facts,
 	})
 }
 
@@ -345,6 +350,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	d.startLanes(ctx, g)
 	g.run("memory", func() error { d.lockMemory(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.statusBackend, d.log.Logger).Serve(ctx, d.control) })
+	d.startKubernetes(ctx, g)
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,8 +17,9 @@ func buildHere(t *testing.T) *daemon {
 	dir := t.TempDir()
 	o := Defaults()
 	o.ConfigPath, o.ConfigGiven = filepath.Join(dir, "config.yaml"), true
-	o.StateDir, o.ControlSocket, o.WebAddress = filepath.Join(dir, "state"), filepath.Join(dir, "s"), ""
-	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n"
+	o.StateDir, o.ControlSocket, o.KubeSocket, o.WebAddress = filepath.Join(dir, "state"), filepath.Join(dir, "s"), filepath.Join(dir, "k"), ""
+	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n" +
+		fmt.Sprintf("kube: {uid: 64319, gid: %d}\n", max(os.Getegid(), 1))
 	if err := os.WriteFile(o.ConfigPath, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,9 @@
 //
 // Data flows from left to right: evictd observes the kernel and the runtime, agent/evict
 // decides, agent/execute stores a record of each eviction, and the actuators carry it out.
-// Node-level reclaims go from agent/loop to agent/reclaim. tests/imports_test.go states which
-// package may import which.
+// Node-level reclaims go from agent/loop to agent/reclaim. On a Kubernetes node evictd-kube
+// sends facts about the pods (agent/kube), which agent/pods applies. tests/imports_test.go
+// states which package may import which.
 //
 //	bpf, kernel, cri     agent/lanes           agent/hot            agent/act
 //	                     (alarm)           ──▶ (confirm, choose) ──▶ (SIGKILL)
@@ -50,6 +51,8 @@
 //     (agent/shutdown/driver) is the only writer of a shutdown's state. It decides by the
 //     loop's View and acts through agent/execute.
 //   - memory (agent/self) locks evictd's memory, and the collector runs Go's GC.
+//   - socket for evictd-kube (agent/kube): a goroutine for the session, and one that saves the
+//     facts about pods. The inventory reads the facts under a mutex that no I/O locks.
 //   - control socket, web server, state writer, service manager and log: they serve and
 //     write the View and the records. They may hang, too.
 //

@@ -17,6 +17,7 @@ type Options struct {
 
 	StateDir      string
 	ControlSocket string
+	KubeSocket    string
 	WebAddress    string
 	WebConfigFile string
 
@@ -40,6 +41,7 @@ func Defaults() Options {
 		ConfigPath:    "/etc/evictd/config.yaml",
 		StateDir:      "/var/lib/evictd",
 		ControlSocket: "/run/evictd/evictd.sock",
+		KubeSocket:    "/run/evictd/kube.sock",
 		WebAddress:    "127.0.0.1:9908",
 		Cgroupfs:      "/sys/fs/cgroup",
 		Procfs:        "/proc",

@@ -138,5 +138,8 @@ func needRestart(started, now *config.Config) (fields []string) {
 	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
 		fields = append(fields, "pressure.memory.full")
 	}
+	if now.Kube != started.Kube {
+		fields = append(fields, "kube")
+	}
 	return fields
 }

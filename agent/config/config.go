@@ -61,6 +61,8 @@ type Config struct {
 	Pressure Pressure `yaml:"pressure"`
 	// Shutdown configures a graceful node shutdown next to a kubelet.
 	Shutdown Shutdown `yaml:"shutdown"`
+	// Kube is how evictd-kube connects to evictd.
+	Kube Kube `yaml:"kube"`
 
 	// Files lists the files that this configuration was read from.
 	Files []string `yaml:"-"`

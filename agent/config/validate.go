@@ -36,6 +36,7 @@ func (c *Config) check() {
 	c.checkProtect()
 	c.checkNotification()
 	c.checkPressure()
+	c.checkKube()
 	c.noticeIneffective()
 }
 

@@ -104,6 +104,11 @@ f:4: shutdownGracePeriodCriticalPods: 10s is more than shutdownGracePeriod, of w
 		{"shutdown beside a kubelet", "shutdown: {besideKubelet: mine, grace: 1s}", `
 f:3: shutdown.besideKubelet: is "mine"; want kubelet or own
 f:3: shutdown.grace: is not a field here`},
+		{"evictd-kube", "kube: {uid: -1, gid: 4294967295}", `
+f:3: kube.uid: is -1; want an ID from 1 to 4294967294, or 0 for none
+f:3: kube.gid: is 4294967295; want an ID from 1 to 4294967294, or 0 for none`},
+		{"evictd-kube without a user", "kube: {gid: 7}", `
+f:3: kube.gid: is 7 without a kube.uid; want both, or none`},
 		{"shutdown, negative", "shutdownGracePeriod: -1s\nshutdownGracePeriodCriticalPods: -2s", `
 f:3: shutdownGracePeriod: is -1s; want 0s, or at least 1s
 f:4: shutdownGracePeriodCriticalPods: is -2s; want 0s, or at least 1s`},

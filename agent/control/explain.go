@@ -46,6 +46,8 @@ type Candidate struct {
 	// Reclaim are the stalls of the pod's tasks in direct reclaim; absent if they
 	// are not traced.
 	Reclaim *ReclaimStalls `json:"reclaim,omitempty"`
+	// Facts is the origin of the facts about the pod; absent if there are none.
+	Facts *Facts `json:"facts,omitempty"`
 	// Disk is how the pod's disk usage was measured; absent for other signals.
 	Disk *DiskUsage `json:"disk,omitempty"`
 	// Why explains in words the pod's rank.

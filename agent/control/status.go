@@ -26,7 +26,9 @@ type Status struct {
 	// Conditions are the node's present conditions, sorted.
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
-	Lanes      List[Lane]             `json:"lanes"`
+	// Kubernetes is the connection to evictd-kube; absent if none is configured.
+	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
+	Lanes      List[Lane]  `json:"lanes"`
 	// Layout is the layout of the filesystems: single, imagefs or split, and empty
 	// while unknown.
 	Layout      string           `json:"layout"`

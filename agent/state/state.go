@@ -35,8 +35,8 @@ import (
 const (
 	fileName = "state.json"
 	lockName = "lock"
-	// newName is the file that a new state is written to before it is renamed.
-	newName = fileName + ".new"
+	// newSuffix is appended to the name of a file while its new content is written.
+	newSuffix = ".new"
 	// probeName is the file that probe writes to test whether the directory is
 	// writable.
 	probeName = "probe"
@@ -138,12 +138,14 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	return s.writeFile(content)
+	return s.replaceFile(fileName, content)
 }
 
 // prepare retries what failed earlier: it opens and locks the directory where Open
 // could not, and moves aside a file that Load could not move, or never saw.
 func (s *Store) prepare() error {
+	s.prepareMutex.Lock()
+	defer s.prepareMutex.Unlock()
 	if s.lock == nil {
 		opened, err := Open(s.dir)
 		if err != nil {
@@ -167,10 +169,10 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// writeFile writes a new file and renames it to fileName. The temporary file has a
-// fixed name, so crashes while writing leave at most one file.
-func (s *Store) writeFile(content []byte) (err error) {
-	path := filepath.Join(s.dir, newName)
+// replaceFile writes a new file and renames it to name. Its temporary file has a fixed name,
+// so crashes while writing leave at most one.
+func (s *Store) replaceFile(name string, content []byte) (err error) {
+	path := filepath.Join(s.dir, name+newSuffix)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -188,7 +190,7 @@ func (s *Store) writeFile(content []byte) (err error) {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(path, filepath.Join(s.dir, fileName))
+		err = os.Rename(path, filepath.Join(s.dir, name))
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -197,10 +199,10 @@ func (s *Store) writeFile(content []byte) (err error) {
 }
 
 // removeTemporary removes the temporary files of runs that ended while writing:
-// newName and, from earlier versions, state.json.<digits>.
+// those with newSuffix and, from earlier versions, state.json.<digits>.
 func (s *Store) removeTemporary() {
 	left, _ := filepath.Glob(filepath.Join(s.dir, fileName+".[0-9]*"))
-	for _, path := range append(left, filepath.Join(s.dir, newName)) {
+	for _, path := range append(left, filepath.Join(s.dir, fileName+newSuffix), filepath.Join(s.dir, factsName+newSuffix)) {
 		os.Remove(path) // a file that can't be removed does no harm
 	}
 }

@@ -240,7 +240,7 @@ func TestSaveImagesAfterClockChange(t *testing.T) {
 // Open removes the temporary files of a run that was killed while writing.
 func TestOpenRemovesTemporaryFiles(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"state.json.123456", "state.json.7", newName, fileName + corruptSuffix} {
+	for _, name := range []string{"state.json.123456", "state.json.7", fileName + newSuffix, factsName + newSuffix, fileName + corruptSuffix} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestOpenRemovesTemporaryFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	left, err := filepath.Glob(filepath.Join(dir, fileName+"*"))
+	left, err := filepath.Glob(filepath.Join(dir, "*.json*"))
 	if err != nil || len(left) != 1 || filepath.Base(left[0]) != fileName+corruptSuffix {
 		t.Errorf("files after Open() = %q, %v; want only the corrupt one", left, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -23,7 +24,9 @@ type Store struct {
 	// opened. A state that appears later, for example on a filesystem that was
 	// mounted late, was then not loaded.
 	loadMissed bool
-	err        atomic.Pointer[error]
+	// prepareMutex is locked by Save and SaveFacts, which may run concurrently.
+	prepareMutex sync.Mutex
+	err          atomic.Pointer[error]
 }
 
 // OpenOrDegrade is Open for an agent that must start in any case. If dir can't be

@@ -13,6 +13,7 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
@@ -50,6 +51,7 @@ type Options struct {
 	Accounting   config.MemoryAccounting
 	LastShutdown shutdown.LastBoot // how the previous boot ended
 	Warnings     []string          // of the start
+	Facts        *kube.Facts       // of evictd-kube; nil if none is configured
 	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
@@ -94,6 +96,9 @@ func (b *Backend) Status() control.Status {
 		s.Warnings = append(s.Warnings, why)
 	}
 	s.Runtime = runtimeStatus(b.o.Inventory.Status())
+	if b.o.Facts != nil {
+		s.Kubernetes = kubernetesStatus(b.o.Facts, now)
+	}
 	s.Shutdown = b.shutdownStatus()
 	for _, r := range append(b.o.Reclaimer.Reports(), b.proactive.snapshot()...) {
 		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
@@ -279,6 +284,7 @@ func (b *Backend) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked
 	c := control.Candidate{
 		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: description.RequestOrigin,
 		IgnoredAnnotations: description.Ignored, Why: control.RankReason(s, ranked, i),
+		Facts: factsOf(b.o.Facts, r.UID, time.Now()),
 	}
 	if usage := v.DiskUsage[r.UID]; s.IsDisk() {
 		c.Disk = &control.DiskUsage{By: usage.Methods, Incomplete: usage.Incomplete}

@@ -79,18 +79,36 @@ func explanationPage(e *control.Explanation) *page {
 	for _, n := range e.Notes {
 		p.line("note:       %s", n)
 	}
-	for _, c := range e.Ranking {
+	podNotes(p, e.Ranking)
+	if len(e.Ranking) == 0 {
+		p.line("ranking:    no pod is eligible for eviction")
+	}
+	p.table([]string{"#", "POD", "QOS", "EXPECTED", "WHY"}, rankingRows(e))
+	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
+	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "OOM GROUP", "BY"}, scoreRows(e.OOMScores))
+	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "FOREIGN CONTAINER, NEVER KILLED"}, foreignRows(e.ForeignContainers))
+	return p
+}
+
+// podNotes adds lines about the data of single pods.
+func podNotes(p *page, ranking []control.Candidate) {
+	for _, c := range ranking {
 		for _, a := range c.IgnoredAnnotations {
 			p.line("note:       %s: untrusted annotation %s is ignored", c.Pod, a)
 		}
 	}
-	for _, c := range e.Ranking {
+	for _, c := range ranking {
+		if text := factsText(c.Facts); text != "" {
+			p.line("note:       %s: %s", c.Pod, text)
+		}
+	}
+	for _, c := range ranking {
 		if r := c.Reclaim; r != nil && r.Count > 0 {
 			p.line("note:       %s: its tasks stalled %d times in direct reclaim, %s in total, %s at most",
 				c.Pod, r.Count, seconds(r.Seconds), seconds(r.LongestSeconds))
 		}
 	}
-	for _, c := range e.Ranking {
+	for _, c := range ranking {
 		if d := c.Disk; d != nil {
 			age, incomplete := "never", ""
 			if d.AgeSeconds != nil {
@@ -102,14 +120,6 @@ func explanationPage(e *control.Explanation) *page {
 			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), incomplete)
 		}
 	}
-	if len(e.Ranking) == 0 {
-		p.line("ranking:    no pod is eligible for eviction")
-	}
-	p.table([]string{"#", "POD", "QOS", "EXPECTED", "WHY"}, rankingRows(e))
-	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
-	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "OOM GROUP", "BY"}, scoreRows(e.OOMScores))
-	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "FOREIGN CONTAINER, NEVER KILLED"}, foreignRows(e.ForeignContainers))
-	return p
 }
 
 func rankingRows(e *control.Explanation) [][]string {

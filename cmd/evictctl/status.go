@@ -60,6 +60,9 @@ func statusPage(s *control.Status) *page {
 	p.line("ready:       %s", readiness(s))
 	p.line("mode:        %s", mode(s.Mode))
 	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
+	if s.Kubernetes != nil {
+		p.line("kubernetes:  %s", kubernetesLine(s.Kubernetes))
+	}
 	p.line("config:      %s", configLine(s.Config))
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
 	p.line("pods:        %d, %d eligible for eviction", s.Pods.Count, s.Pods.Eligible)
@@ -81,6 +84,11 @@ func statusPage(s *control.Status) *page {
 	}
 	for _, w := range s.Warnings {
 		p.line("warning:     %s", w)
+	}
+	if s.Kubernetes != nil {
+		for _, r := range s.Kubernetes.Refused {
+			p.line("warning:     facts about %s are refused: %s", r.Pod, r.Why)
+		}
 	}
 	p.table([]string{"SIGNAL", "AVAILABLE", "THRESHOLD", "STATE"}, signalRows(s.Signals, s.At))
 	p.table(filesystemHeads, filesystemRows(s.Filesystems))

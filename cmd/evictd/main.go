@@ -38,6 +38,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.ConfigPath, "config", o.ConfigPath, "read the AgentConfiguration from `FILE`; without the default file evictd uses the kubelet's defaults, in dry run")
 	flags.StringVar(&o.ControlSocket, "control-socket", o.ControlSocket, "create the control socket for evictctl at `PATH`, with mode 0600")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "decide and report, but evict no pod, whatever the configuration says")
+	flags.StringVar(&o.KubeSocket, "kube-socket", o.KubeSocket, "create the socket for evictd-kube at `PATH`, with mode 0660, if kube.uid is set in the configuration")
 	flags.StringVar(&o.KubeletConfigPath, "kubelet-config", "", "read eviction and shutdown settings from the KubeletConfiguration `FILE`; --config overrides it field by field")
 	flags.TextVar(&o.LogLevel, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
 	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log in `FORMAT`: text or json")

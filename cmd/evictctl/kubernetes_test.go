@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/evictd/evictd/agent/control"
+)
+
+func TestKubernetesLine(t *testing.T) {
+	for _, tt := range []struct {
+		want string
+		k    control.Kubernetes
+	}{
+		{"evictd-kube v1 watches the pods of node n1; facts about 30 pods, 28 of them in use, 12s old",
+			control.Kubernetes{Connected: true, Watching: true, Software: "v1", Node: "n1", Pods: 30, Used: 28, AgeSeconds: new(12.0)}},
+		{"evictd-kube v1 does not watch the pods of node n1: connection refused; facts about 0 pods, 0 of them in use, of unknown age",
+			control.Kubernetes{Connected: true, Software: "v1", Node: "n1", Error: "connection refused"}},
+		{"evictd-kube is not connected: evictd-kube has disconnected; facts about 3 pods, 3 of them in use, 1h old; 2 refused since the start",
+			control.Kubernetes{Error: "evictd-kube has disconnected", Pods: 3, Used: 3, AgeSeconds: new(3600.0), Refusals: 2}},
+	} {
+		if got := kubernetesLine(&tt.k); got != tt.want {
+			t.Errorf("kubernetesLine(%+v) = %q; want %q", tt.k, got, tt.want)
+		}
+	}
+}
+
+func TestFactsText(t *testing.T) {
+	for _, tt := range []struct {
+		want string
+		f    *control.Facts
+	}{
+		{"", nil},
+		{"facts of the API server are refused: its QoS class is Burstable", &control.Facts{Owner: "Job/a", Refused: "its QoS class is Burstable"}},
+		{"facts of the API server, 2s old; owner ReplicaSet/web", &control.Facts{Owner: "ReplicaSet/web", AgeSeconds: new(2.0)}},
+		{"facts of the API server, of unknown age; owner none; the pod is no longer in the API", &control.Facts{Owner: "none", Note: "the pod is no longer in the API"}},
+	} {
+		if got := factsText(tt.f); got != tt.want {
+			t.Errorf("factsText(%+v) = %q; want %q", tt.f, got, tt.want)
+		}
+	}
+}
