@@ -40,21 +40,23 @@ var importRules = map[string][]string{
 	"agent/self":            {"agent/pollinterval", "agent/evict", "agent/act", "agent/hot", "kernel"},
 	"agent/shutdown":        {"agent/evict", "agent/shutdown", "kernel"},
 	"agent/shutdown/driver": {"agent/evict", "agent/shutdown", "agent/config", "agent/execute", "agent/act", "agent/loop", "agent/pods"},
-	"agent/status":          {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
+	"agent/status":          {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
+	"agent/kube":            {"agent/signal", "agent/evict"},
+	"agent/kube/cluster":    {"agent/kube", "agent/evict"},
 	"agent/state":           {"agent/evict", "agent/signal", "agent/shutdown"},
 	"agent/control":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/metrics":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/systemd":         {},
 	"agent":                 {"agent/...", "kernel", "cri"},
 	"cmd/evictd":            {"agent", "agent/version"},
+	"cmd/evictd-kube":       {"agent/kube", "agent/kube/cluster", "agent/version"},
 	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "kernel"},
 	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
 }
 
 // forbidden lists packages that the daemon must not link, with the reason.
 var forbidden = map[string]string{
-	"k8s.io/client-go/kubernetes":    "the typed clientset adds 17 MB, and the daemon does not use it",
-	"k8s.io/client-go/informers":     "a node must not list all pods of the cluster",
+	"k8s.io/client-go":               "only evictd-kube calls the API server",
 	"sigs.k8s.io/controller-runtime": "only controllers need it",
 	"k8s.io/cri-client":              "it imports OpenTelemetry and component-base",
 	"k8s.io/kubernetes":              "the kubelet's packages are not a library",

@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+// The back-off between two attempts to connect with new credentials: that of client-go's
+// reflector, which has its own within a connection.
+const firstBackoff, longestBackoff = 800 * time.Millisecond, 30 * time.Second
+
+// Options configure Watch.
+type Options struct {
+	// Kubeconfig is the path of a kubeconfig; empty is the service account of this pod.
+	Kubeconfig string
+	Node       string
+	Software   string // this program's version
+	Feed       *kube.Feed
+	Log        *slog.Logger
+}
+
+// Watch puts the facts about the pods of the node into the feed until ctx ends, and
+// returns nil.
+func Watch(ctx context.Context, o Options) error {
+	r := &reporter{feed: o.Feed, log: o.Log}
+	backoff := firstBackoff
+	for {
+		began := time.Now()
+		err := o.watch(ctx, r)
+		if ctx.Err() != nil {
+			return nil
+		}
+		r.fail(err)
+		if time.Since(began) > 2*longestBackoff {
+			backoff = firstBackoff
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff + rand.N(backoff)):
+		}
+		backoff = min(2*backoff, longestBackoff)
+	}
+}
+
+// watch connects and watches until an error that only a new connection can end.
+func (o *Options) watch(ctx context.Context, r *reporter) error {
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	err = c.checkNode(ctx, o.Node)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, o.Node)
+	}
+	if err != nil {
+		return c.files.explain(err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	failed := func(err error) error {
+		err = c.files.explain(err)
+		var e *explained
+		if errors.As(err, &e) && e.reload {
+			cancel(err)
+		} else if ctx.Err() == nil {
+			r.fail(err)
+		}
+		return err
+	}
+	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, r, failed), &corev1.Pod{}, &store{o.Feed, r}, cache.ReflectorOptions{Name: "pods of " + o.Node})
+	reflector.RunWithContext(ctx)
+	return context.Cause(ctx)
+}
+
+// pods lists and watches the pods of a node. An error goes to failed too, because the
+// reflector retries some of them by itself.
+func (c *client) pods(node string, r *reporter, failed func(error) error) *cache.ListWatch {
+	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = selector
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			list := &corev1.PodList{}
+			if err := c.rest.Get().Resource("pods").VersionedParams(&options, parameterCodec).Do(ctx).Into(list); err != nil {
+				return nil, report(err, failed)
+			}
+			return list, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector, options.Watch = selector, true
+			w, err := c.rest.Get().Resource("pods").VersionedParams(&options, parameterCodec).Watch(ctx)
+			if apierrors.IsInvalid(err) && options.SendInitialEvents != nil {
+				return nil, err // before Kubernetes 1.34; the reflector then lists
+			}
+			if err != nil {
+				return nil, report(err, failed)
+			}
+			if options.SendInitialEvents == nil { // else the list is still to come
+				r.confirm()
+			}
+			return w, nil
+		},
+	}
+}
+
+// report passes an error on to failed, and returns it unchanged, because the reflector
+// decides by its type. A resource version that is too old is not reported: the reflector
+// lists again.
+func report(err error, failed func(error) error) error {
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
+		_ = failed(err)
+	}
+	return err
+}
+
+// store passes the reflector's pods on to the feed. It keeps none.
+type store struct {
+	feed *kube.Feed
+	r    *reporter
+}
+
+func (s *store) Add(obj any) error { return s.Update(obj) }
+
+func (s *store) Update(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("%T instead of a pod", obj)
+	}
+	if relevant(p) {
+		s.feed.Put(factsOf(p))
+	} else {
+		s.feed.Remove(string(p.UID))
+	}
+	s.r.confirm()
+	return nil
+}
+
+func (s *store) Delete(obj any) error {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return fmt.Errorf("%T instead of a pod", obj)
+	}
+	s.feed.Remove(string(p.UID))
+	s.r.confirm()
+	return nil
+}
+
+func (s *store) Replace(list []any, _ string) error {
+	pods := make([]*kube.Pod, 0, len(list))
+	for _, obj := range list {
+		obj, err := reduce(obj) // a list without a watch is not transformed
+		if err != nil {
+			return err
+		}
+		if p := obj.(*kube.Pod); p != nil {
+			pods = append(pods, p)
+		}
+	}
+	s.feed.Replace(pods)
+	s.r.confirm()
+	return nil
+}
+
+// Transformer implements cache.TransformingStore: while the reflector receives a list, it
+// keeps the facts instead of the pods, which can have 1.5 MB each.
+func (s *store) Transformer() cache.TransformFunc { return reduce }
+
+// reduce returns the facts about a pod as a *kube.Pod, which is nil if evictd needs none.
+func reduce(obj any) (any, error) {
+	switch p := obj.(type) {
+	case *kube.Pod:
+		return p, nil
+	case *corev1.Pod:
+		if !relevant(p) {
+			return (*kube.Pod)(nil), nil
+		}
+		return factsOf(p), nil
+	}
+	return nil, fmt.Errorf("%T instead of a pod", obj)
+}
+
+func (s *store) Resync() error { return nil }
+
+// Bookmark implements cache.ReflectorBookmarkStore. The API server sends one about
+// every minute.
+func (s *store) Bookmark(string) error {
+	s.r.confirm()
+	return nil
+}
+
+// reporter reports to evictd whether the pods are watched, and logs each failure once.
+type reporter struct {
+	feed *kube.Feed
+	log  *slog.Logger
+	mu   sync.Mutex
+	last string // the last failure that was logged; "" while the pods are watched
+	ever bool   // whether the pods were ever watched
+}
+
+func (r *reporter) confirm() {
+	r.feed.Confirm(time.Now())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last != "" || !r.ever {
+		r.log.Info("watching the pods of the node", "node", r.feed.Node)
+	}
+	r.last, r.ever = "", true
+}
+
+func (r *reporter) fail(err error) {
+	text := oneLine(err.Error())
+	r.feed.Fail(text)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if text != r.last {
+		r.log.Warn("pods are not watched; evictd keeps the facts that it has", "error", text)
+	}
+	r.last = text
+}

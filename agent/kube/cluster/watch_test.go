@@ -1,0 +1,329 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/kube"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
+
+// logged is a log that is written and read at the same time.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// node is a node with both programs: facts are evictd's.
+type node struct {
+	t     *testing.T
+	facts *kube.Facts
+	log   logged
+}
+
+// start watches the pods of a node until the test ends.
+func start(t *testing.T, kubeconfig, name string) *node {
+	t.Helper()
+	n := &node{t: t, facts: kube.NewFacts()}
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(&n.log, nil))
+	server := &kube.Server{UID: os.Getuid(), Facts: n.facts, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
+	feed := kube.NewFeed(name, "test", log)
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	for _, part := range []func() error{
+		func() error { return server.Serve(ctx, l) },
+		func() error { return feed.Run(ctx, socket) },
+		func() error {
+			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Log: log})
+		},
+	} {
+		parts.Go(func() {
+			if err := part(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		parts.Wait()
+	})
+	return n
+}
+
+func (n *node) until(what string, ok func(kube.Status) bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		s := n.facts.Status(time.Now())
+		if ok(s) {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s: not after 30s; status %+v, log:\n%s", what, s, n.log.String())
+		}
+	}
+}
+
+// has reports whether evictd has facts about a pod that is in the API.
+func (n *node) has(uid string) bool {
+	about, ok := n.facts.About(uid)
+	return ok && !about.Left
+}
+
+func (n *node) priority(uid string) int32 {
+	p := n.facts.Specification(&evict.Pod{UID: uid, Namespace: "default", Name: "web-" + uid, Kubelet: true})
+	if p == nil {
+		return -1
+	}
+	return *p.Priority
+}
+
+func TestWatch(t *testing.T) {
+	for name, old := range map[string]bool{"list by a watch": false, "list": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPIServer(t)
+			a.old = old
+			a.change(watch.Added, apiPod("a"))
+			a.change(watch.Added, apiPod("done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }))
+			kubeconfig, _, _ := a.files(t)
+			n := start(t, kubeconfig, "n1")
+			n.until("list", func(s kube.Status) bool { return n.has("a") && s.Watching && s.Pods == 1 && !s.AsOf.IsZero() })
+			if got := n.priority("a"); got != 7 {
+				t.Errorf("priority = %d; want 7", got)
+			}
+			a.change(watch.Added, apiPod("b"))
+			n.until("new pod", func(kube.Status) bool { return n.has("b") })
+			a.change(watch.Modified, apiPod("b", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+			n.until("terminal pod", func(kube.Status) bool { return !n.has("b") })
+			a.change(watch.Deleted, apiPod("a"))
+			n.until("deleted pod", func(kube.Status) bool { return !n.has("a") })
+			if strings.Contains(n.log.String(), "level=WARN") {
+				t.Errorf("log:\n%s\nwant no warnings", n.log.String())
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if len(a.selectors) != 1 || !a.selectors["spec.nodeName=n1"] {
+				t.Errorf("field selectors %v; want spec.nodeName=n1", a.selectors)
+			}
+		})
+	}
+}
+
+// An API server that accepts a watch and does not send the list confirms nothing: earlier
+// facts keep their age.
+func TestStalledList(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.stalled = make(chan struct{})
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("watch", func(kube.Status) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.lists == 1
+	})
+	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(10 * time.Millisecond) {
+		if s := n.facts.Status(time.Now()); s.Watching || !s.AsOf.IsZero() {
+			t.Fatalf("status before the list %+v; want no watch and no age", s)
+		}
+	}
+	close(a.stalled)
+	n.until("list", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// A resource version that is too old, and a watch that ends, are followed by a list or
+// a watch that finds what was missed.
+func TestExpiredVersion(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(kube.Status) bool { return n.has("a") })
+	a.mu.Lock()
+	lists := a.lists
+	a.mu.Unlock()
+	a.set(func() {
+		a.gone = true
+		delete(a.pods, "a")
+		a.pods["b"] = apiPod("b")
+	})
+	n.until("list again", func(kube.Status) bool { return n.has("b") && !n.has("a") })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lists == lists {
+		t.Error("no list after 410")
+	}
+}
+
+// A token that has expired is one line with its file; a new one in the file ends it.
+// The facts stay.
+func TestExpiredToken(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, token, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return n.has("a") && s.Watching })
+	a.set(func() { a.token = "second" })
+	n.until("error", func(s kube.Status) bool {
+		return !s.Watching && strings.Contains(s.Error, "refused the credentials (401 Unauthorized): the token in "+token+" is expired or not valid; renew it")
+	})
+	if n.priority("a") != 7 {
+		t.Error("the facts are gone")
+	}
+	write(t, token, "second")
+	n.until("watching again", func(s kube.Status) bool { return s.Watching && n.has("a") })
+	if got := strings.Count(n.log.String(), "401"); got != 1 {
+		t.Errorf("logged %d times; want once", got)
+	}
+}
+
+// A wrong configuration is reported as one line with file, cause and remedy, and Watch tries
+// again.
+func TestBadConfiguration(t *testing.T) {
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	for _, tt := range []struct {
+		name, node string
+		spoil      func(t *testing.T, kubeconfig, token, ca string)
+		want       []string
+	}{
+		{"no kubeconfig", "n1", func(t *testing.T, kubeconfig, _, _ string) {
+			if err := os.Remove(kubeconfig); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"KUBECONFIG: no such file or directory", "--kubeconfig"}},
+		{"broken kubeconfig", "n1", func(t *testing.T, kubeconfig, _, _ string) { write(t, kubeconfig, "{") }, []string{"kubeconfig KUBECONFIG: ", "correct it"}},
+		{"empty kubeconfig", "n1", func(t *testing.T, kubeconfig, _, _ string) { write(t, kubeconfig, "") }, []string{"kubeconfig KUBECONFIG: ", "correct it"}},
+		{"no token", "n1", func(t *testing.T, _, token, _ string) {
+			if err := os.Remove(token); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"TOKEN"}},
+		{"wrong token", "n1", func(t *testing.T, _, token, _ string) { write(t, token, "wrong") }, []string{"401 Unauthorized", "the token in TOKEN is expired or not valid; renew it"}},
+		{"no CA", "n1", func(t *testing.T, _, _, ca string) {
+			if err := os.Remove(ca); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"CA: no such file or directory"}},
+		{"broken CA", "n1", func(t *testing.T, _, _, ca string) { write(t, ca, "no PEM") }, []string{"CA"}},
+		{"wrong name", "n2", func(*testing.T, string, string, string) {}, []string{`knows no node "n2"`, "--node-name", "kubectl get nodes"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			kubeconfig, token, ca := a.files(t)
+			before := map[string]string{}
+			for _, path := range []string{kubeconfig, token, ca} {
+				content, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before[path] = string(content)
+			}
+			tt.spoil(t, kubeconfig, token, ca)
+			n := start(t, kubeconfig, tt.node)
+			n.until("error", func(s kube.Status) bool { return s.Error != "" })
+			got := n.facts.Status(time.Now()).Error
+			for _, want := range tt.want {
+				want = strings.NewReplacer("KUBECONFIG", kubeconfig, "TOKEN", token, "CA", ca).Replace(want)
+				if !strings.Contains(got, want) {
+					t.Errorf("error %q; want %q in it", got, want)
+				}
+			}
+			if strings.Contains(got, "\n") {
+				t.Errorf("error %q has more than one line", got)
+			}
+			if tt.node != "n1" {
+				return
+			}
+			for path, content := range before {
+				write(t, path, content)
+			}
+			n.until("watching after the repair", func(s kube.Status) bool { return s.Watching && n.has("a") })
+		})
+	}
+}
+
+// A missing right is named, and used after it was granted.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.forbidden = true
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("error", func(s kube.Status) bool {
+		return strings.Contains(s.Error, `cannot list resource "pods"`) && strings.Contains(s.Error, "ClusterRole")
+	})
+	a.set(func() { a.forbidden = false })
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// Another CA than that of the server is named with its file.
+func TestWrongCA(t *testing.T) {
+	t.Parallel()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection would clear client-go's cache of transports
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, ca := a.files(t)
+	right, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, ca, foreignCA)
+	n := start(t, kubeconfig, "n1")
+	n.until("error", func(s kube.Status) bool {
+		return strings.Contains(s.Error, "is signed by an unknown authority: "+ca+" does not contain its CA; correct it")
+	})
+	write(t, ca, string(right))
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// foreignCA is a CA that has signed nothing.
+const foreignCA = `-----BEGIN CERTIFICATE-----
+MIIBOjCB7aADAgECAhQOV7YeyMljrexP9Y/j9r5kMvU9ZTAFBgMrZXAwEjEQMA4G
+A1UEAwwHZm9yZWlnbjAgFw0yNjExMjIyMTA5MTNaGA8yMTI2MTAyOTIxMDkxM1ow
+EjEQMA4GA1UEAwwHZm9yZWlnbjAqMAUGAytlcAMhAEMZH8HI0aeayNDNEZurGceG
+Ggle+xdahWhwzHuKKnV5o1MwUTAdBgNVHQ4EFgQU8hUGP7c6GWYsQFhrCE8zJM8k
+CjowHwYDVR0jBBgwFoAU8hUGP7c6GWYsQFhrCE8zJM8kCjowDwYDVR0TAQH/BAUw
+AwEB/zAFBgMrZXADQQBhlyOxQtXmDaT+rp0YUTTAUSJvVHxCU/LfDuXJx54C6CxY
+ojBEzZqg2ktSb5p7IXqEd1vLJzLi6fN8be2jH38A
+-----END CERTIFICATE-----
+`

@@ -1,0 +1,114 @@
+// Command evictd-kube runs next to evictd on a Kubernetes node, without privileges. It
+// watches the node's pods in the API server and sends evictd facts about them: priority,
+// requests, limits, owner.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/kube/cluster"
+	"github.com/evictd/evictd/agent/version"
+)
+
+const (
+	exitOK    = 0
+	exitUsage = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("evictd-kube", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { usage(flags) }
+	kubeconfig := flags.String("kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-kube uses the service account of its pod")
+	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
+	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
+	level := slog.LevelInfo
+	flags.TextVar(&level, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
+	format := flags.String("log.format", "text", "log in `FORMAT`: text or json")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	problem := ""
+	switch {
+	case *showVersion:
+		fmt.Fprintln(stdout, "evictd-kube", version.Of())
+		return exitOK
+	case flags.NArg() > 0:
+		problem = fmt.Sprintf("unexpected argument %q; see evictd-kube --help", flags.Arg(0))
+	case !slices.Contains([]string{"text", "json"}, *format):
+		problem = fmt.Sprintf("--log.format is text or json, not %q", *format)
+	case *node == "":
+		problem = "no node name: set --node-name or NODE_NAME to the name that kubectl get nodes shows"
+	case len(*node) > 253:
+		problem = "--node-name is longer than 253 characters"
+	}
+	if problem != "" {
+		fmt.Fprintln(stderr, "evictd-kube:", problem)
+		return exitUsage
+	}
+	log := newLog(stderr, *format, level)
+	// client-go's own lines would repeat each failure that cluster.Watch reports.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+
+	release := version.Of()
+	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
+	feed := kube.NewFeed(*node, release.String(), log)
+	var parts sync.WaitGroup
+	for _, part := range []func() error{
+		func() error { return feed.Run(ctx, *socket) },
+		func() error {
+			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Log: log})
+		},
+	} {
+		parts.Go(func() {
+			if err := part(); err != nil {
+				log.Error("a part has ended", "error", err)
+			}
+		})
+	}
+	parts.Wait()
+	log.Info("stopped")
+	return exitOK
+}
+
+func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func usage(flags *flag.FlagSet) {
+	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods.
+
+  evictd-kube                                     in a pod, with NODE_NAME set
+  evictd-kube --kubeconfig FILE --node-name NAME  as a unit
+
+Set kube.uid in evictd's configuration to the user ID of evictd-kube. SIGTERM ends
+evictd-kube.
+
+`)
+	flags.PrintDefaults()
+}
