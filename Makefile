@@ -10,7 +10,7 @@ LDFLAGS := -s -w -X github.com/evictd/evictd/agent/version.release=$(VERSION)
 export CGO_ENABLED ?= 0
 
 .PHONY: build
-build: ## the two commands, into .build
+build: ## the commands, into .build
 	@mkdir -p $(BUILD)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/ ./cmd/...
 
@@ -27,11 +27,13 @@ test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) ./...
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
-# packages are unpacked into a cache directory; without that, tests are skipped.
+# packages are unpacked into a cache directory; without that, tests are skipped. etcd
+# and kube-apiserver, for tests/cluster, come into the same directory.
 .PHONY: fetch
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
 		sh tests/node/fetch.sh || echo "no containerd: tests that need one are skipped"; fi
+	@sh tests/cluster/fetch.sh || echo "no API server: tests that need one are skipped"
 
 .PHONY: bench
 bench: build ## the figures, beside what a user would run instead

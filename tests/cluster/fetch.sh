@@ -1,0 +1,67 @@
+#!/bin/sh
+# Puts etcd and a kube-apiserver into a cache directory, for the tests of this directory.
+#
+#   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
+#
+# It installs nothing. It unpacks etcd from Debian's package etcd-server (apt verifies the signature), and builds the
+# API server from the Go module k8s.io/kubernetes (Go verifies the checksum), which takes 2 minutes on two idle cores.
+# It keeps what is already there. Exit status 0 means that CACHE/cluster/etcd and CACHE/cluster/kube-apiserver-VERSION
+# can run here.
+set -eu
+
+version=1.36.3
+cache=${1:-${XDG_CACHE_HOME:-${HOME:?is not set, and no cache directory was given}/.cache}/evictd}/cluster
+mkdir -p "$cache"
+work=$(mktemp -d "$cache/fetch.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+if [ ! -x "$cache/etcd" ]; then
+	for tool in apt-get dpkg; do
+		command -v "$tool" >/dev/null || {
+			echo "fetch etcd: $tool is missing: put etcd into $cache" >&2
+			exit 1
+		}
+	done
+	mkdir -p "$work/lists/partial" "$work/apt/archives/partial" "$work/debs" "$work/root"
+	# apt with this system's configuration, but with files in our directory and without another user.
+	apt() {
+		(cd "$work/debs" && apt-get -q -o APT::Sandbox::User=root -o "Dir::Cache=$work/apt" "$@")
+	}
+	if ! apt download etcd-server >"$work/log" 2>&1; then
+		if ! {
+			apt -o "Dir::State::lists=$work/lists" update &&
+				apt -o "Dir::State::lists=$work/lists" download etcd-server
+		} >>"$work/log" 2>&1; then
+			cat "$work/log" >&2
+			echo "fetch etcd: apt-get download does not work" >&2
+			exit 1
+		fi
+	fi
+	for deb in "$work"/debs/*.deb; do
+		dpkg -x "$deb" "$work/root"
+	done
+	mv "$work/root/usr/bin/etcd" "$cache/etcd"
+fi
+
+server=$cache/kube-apiserver-$version
+if [ ! -x "$server" ]; then
+	mkdir "$work/module"
+	cd "$work/module"
+	go mod init fetch >/dev/null 2>&1
+	# The module requires its siblings as v0.0.0 and replaces them by directories, which do not count here.
+	go mod download -json "k8s.io/kubernetes@v$version" >"$work/kubernetes.json"
+	source=$(sed -n 's/.*"Dir": "\(.*\)".*/\1/p' "$work/kubernetes.json")
+	siblings=$(sed -n 's/^[[:space:]]*\(k8s.io\/[a-z-]*\) v0\.0\.0\( .*\)\{0,1\}$/\1/p' "$source/go.mod" | sort -u)
+	go mod edit -require "k8s.io/kubernetes@v$version"
+	for sibling in $siblings; do
+		go mod edit -replace "$sibling=$sibling@v0.${version#1.}"
+	done
+	go version | sed 's/.* go\([0-9]*\.[0-9]*\).*/\1/' | xargs -I{} go mod edit -go {}
+	CGO_ENABLED=0 go build -mod=mod -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" \
+		-o "$work/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
+	mv "$work/kube-apiserver" "$server"
+fi
+"$cache/etcd" --version >/dev/null
+"$server" --version >/dev/null
+echo "etcd and kube-apiserver $version are in $cache"

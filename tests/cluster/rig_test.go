@@ -1,0 +1,252 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/tests/node"
+)
+
+const (
+	adminToken = "admin-token"
+	issuer     = "https://kubernetes.default.svc"
+	apiVersion = "1.36.3" // that of fetch.sh
+)
+
+// rig is an API server and its etcd, for one test.
+type rig struct {
+	t           *testing.T
+	dir         string
+	cache       string
+	etcdAddress string
+	address     string // host:port of the API server
+	api         *exec.Cmd
+	key         *rsa.PrivateKey // signs tokens of service accounts
+	client      *http.Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	cache, err := node.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache = filepath.Join(cache, "cluster")
+	for _, file := range []string{"etcd", "kube-apiserver-" + apiVersion} {
+		if _, err := os.Stat(filepath.Join(cache, file)); err != nil {
+			t.Skip("needs etcd and a kube-apiserver: sh tests/cluster/fetch.sh")
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to run evictd and evictd-kube as different users")
+	}
+	r := &rig{t: t, dir: sharedDir(t), cache: cache, etcdAddress: freeAddress(t), address: freeAddress(t)}
+	if r.key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+		t.Fatal(err)
+	}
+	r.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(r.key)})))
+	r.write("tokens.csv", adminToken+",admin,admin,system:masters\n")
+	peer := freeAddress(t)
+	r.start("etcd", filepath.Join(cache, "etcd"), nil, "--data-dir", filepath.Join(r.dir, "etcd"), "--listen-client-urls", "http://"+r.etcdAddress,
+		"--advertise-client-urls", "http://"+r.etcdAddress, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
+		"--initial-cluster", "default=http://"+peer)
+	r.startAPI()
+	return r
+}
+
+// startAPI starts the API server and waits until it is ready.
+func (r *rig) startAPI() {
+	r.t.Helper()
+	host, port, _ := net.SplitHostPort(r.address)
+	r.api = r.start("kube-apiserver", filepath.Join(r.cache, "kube-apiserver-"+apiVersion), nil,
+		"--etcd-servers", "http://"+r.etcdAddress, "--bind-address", host, "--secure-port", port, "--cert-dir", filepath.Join(r.dir, "certs"),
+		"--token-auth-file", filepath.Join(r.dir, "tokens.csv"), "--authorization-mode", "Node,RBAC",
+		"--enable-admission-plugins", "NodeRestriction", "--disable-admission-plugins", "ServiceAccount",
+		"--service-account-issuer", issuer, "--service-account-key-file", filepath.Join(r.dir, "sa.key"),
+		"--service-account-signing-key-file", filepath.Join(r.dir, "sa.key"), "--service-cluster-ip-range", "10.0.0.0/24",
+		"--endpoint-reconciler-type", "none")
+	r.until("API server ready", func() bool {
+		pool := x509.NewCertPool()
+		ca, err := os.ReadFile(r.ca())
+		if err != nil || !pool.AppendCertsFromPEM(ca) {
+			return false
+		}
+		r.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+		_, err = r.request(http.MethodGet, "/readyz", "", "")
+		return err == nil
+	})
+}
+
+// stopAPI kills the API server.
+func (r *rig) stopAPI() {
+	_ = r.api.Process.Kill() // it may have ended
+	_ = r.api.Wait()
+}
+
+func (r *rig) ca() string { return filepath.Join(r.dir, "certs", "apiserver.crt") }
+
+// start runs a program until the test ends. Its output is shown if the test fails.
+func (r *rig) start(name, path string, credential *syscall.Credential, args ...string) *exec.Cmd {
+	r.t.Helper()
+	log, err := os.OpenFile(filepath.Join(r.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, r.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		log.Close()
+		if r.t.Failed() {
+			content, _ := os.ReadFile(log.Name())
+			r.t.Logf("%s:\n%s", name, content[max(0, len(content)-4000):])
+		}
+	})
+	return cmd
+}
+
+func (r *rig) write(name, content string) string {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// request makes a request as the administrator. The body's type is JSON or YAML.
+func (r *rig) request(method, path, contentType, body string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(context.Background(), method, "https://"+r.address+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 {
+		return answer, fmt.Errorf("%s %s: %s: %.500s", method, path, resp.Status, answer)
+	}
+	return answer, nil
+}
+
+func (r *rig) must(method, path, body string) []byte {
+	r.t.Helper()
+	answer, err := r.request(method, path, "application/json", body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer
+}
+
+func (r *rig) until(what string, ok func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: not after 90s", what)
+		}
+	}
+}
+
+// sharedDir returns a directory that every user can enter, unlike that of t.TempDir.
+func sharedDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "evictd-cluster-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// freeAddress returns an address on loopback that nothing listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// build builds the commands as they are released.
+func (r *rig) build() {
+	r.t.Helper()
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", r.dir+"/", "./cmd/evictd", "./cmd/evictd-kube")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("build: %v\n%s", err, out)
+	}
+}
+
+// documents returns the objects of a manifest file.
+func documents(content []byte) []string { return strings.Split(string(content), "\n---\n") }
+
+// resource returns the API path at which an object of a manifest is created.
+func resource(doc string) (string, error) {
+	kind := ""
+	for line := range strings.Lines(doc) {
+		if k, ok := strings.CutPrefix(line, "kind: "); ok {
+			kind = strings.TrimSpace(k)
+		}
+	}
+	path := map[string]string{
+		"Namespace":          "/api/v1/namespaces",
+		"ResourceQuota":      "/api/v1/namespaces/evictd/resourcequotas",
+		"ServiceAccount":     "/api/v1/namespaces/evictd/serviceaccounts",
+		"ConfigMap":          "/api/v1/namespaces/evictd/configmaps",
+		"DaemonSet":          "/apis/apps/v1/namespaces/evictd/daemonsets",
+		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+	}[kind]
+	if path == "" {
+		return "", errors.New("no resource for kind " + kind)
+	}
+	return path, nil
+}
+
+func decode[T any](t *testing.T, content []byte) T {
+	t.Helper()
+	var v T
+	if err := json.NewDecoder(bytes.NewReader(content)).Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
