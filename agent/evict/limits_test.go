@@ -3,6 +3,7 @@ package evict
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 func TestOverLimit(t *testing.T) {
@@ -118,4 +119,18 @@ func TestHostPathIsNotLimited(t *testing.T) {
 	if cause, _ := p.overLimit(SingleFs); cause != CausePodLimit {
 		t.Errorf("overLimit() with a configMap of 2 GiB = %q; want %q", cause, CausePodLimit)
 	}
+}
+
+// Of a kubelet's pods one is evicted per interval for its own limit, also across a restart.
+// Other pods do not wait.
+func TestLimitsOfKubeletsPodsWait(t *testing.T) {
+	tl := newTimeline(t)
+	over := func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1") }
+	kubelets := func(p *Pod) { p.Kubelet, p.Priority = true, new(int32(0)) }
+	tl.in.Pods = []Pod{aPod("a", over, withRootfs(2)), aPod("b", over, withRootfs(2)), aPod("k1", over, withRootfs(2), kubelets), aPod("k2", over, withRootfs(2), kubelets)}
+	wantVictims(t, "at once", tl.step(0), "a", "b", "k1")
+	wantVictims(t, "before the interval", tl.step(kubeletLimitInterval-time.Second))
+	tl.state.EachTime(func(at *time.Time) { *at = at.Add(time.Second) })
+	wantVictims(t, "after a restart with a clock that is 1s ahead", tl.step(kubeletLimitInterval))
+	wantVictims(t, "after the interval", tl.step(kubeletLimitInterval+time.Second), "k2")
 }

@@ -19,6 +19,8 @@ type State struct {
 	DryRunVictims       []DryRunVictim       `json:"pretended,omitempty"`
 	Revivals            []Revival            `json:"revivals,omitempty"`
 	ContentionEvictions []ContentionEviction `json:"contended,omitempty"`
+	// LimitEvicted is when a kubelet's pod was last evicted for its own local-storage limit.
+	LimitEvicted time.Time `json:"limitEvicted,omitzero"`
 	// Readings are what crossings of hard memory thresholds are compared with. They are
 	// not stored across a restart: a waiting crossing keeps its first reading in its
 	// Timer.
@@ -162,6 +164,9 @@ func (s *State) EachTime(f func(*time.Time)) {
 	}
 	for i := range s.ContentionEvictions {
 		f(&s.ContentionEvictions[i].Acted)
+	}
+	if !s.LimitEvicted.IsZero() {
+		f(&s.LimitEvicted)
 	}
 }
 

@@ -87,8 +87,15 @@ func (d *decision) noteCondition(c signal.Condition) {
 	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, LastSeen: d.now})
 }
 
+// kubeletLimitInterval is the time between two evictions of a kubelet's pods for their own
+// local-storage limits, the kubelet's monitoring period. A limit is the only cause without
+// pressure on the node, and these limits come from outside: a wrong source must not evict
+// all pods at once.
+const kubeletLimitInterval = 10 * time.Second
+
 // enforceLimits evicts the pods over their own local-storage limits, in the order of
-// their UIDs, except those that are ineligible now and those that the policy exempts.
+// their UIDs, except those that are ineligible now and those that the policy exempts. Of a
+// kubelet's pods it evicts one per kubeletLimitInterval.
 func (d *decision) enforceLimits() {
 	type overLimit struct {
 		pod            *podEntry
@@ -108,6 +115,12 @@ func (d *decision) enforceLimits() {
 	}
 	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
 	for _, o := range found {
+		if o.pod.Kubelet {
+			if !d.LimitEvicted.IsZero() && d.now.Sub(d.LimitEvicted) < kubeletLimitInterval {
+				continue
+			}
+			d.LimitEvicted = d.now
+		}
 		d.limitEviction = true
 		// A limit has no threshold, but a victim needs a threshold's key, which decides
 		// nothing for it. nodefs.available is right for most limits, though not for that of
