@@ -182,7 +182,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 		return nil, err
 	}
 	// Before the configuration, which is an error if it has the removed field.
-	warnMemoryHigh(o.StateDir, d.bootID, hierarchy, log.Logger)
+	d.self.WarnMemoryHigh(o.StateDir, d.bootID)
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		return nil, &configError{err}

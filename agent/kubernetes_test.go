@@ -27,7 +27,7 @@ func TestFactsAreKept(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		again.saveFacts(ended)
+		again.kubernetes.facts.SaveChanges(ended, again.store, again.log.Logger)
 		again.close()
 		if got := again.kubernetes.facts.Status(time.Now()).Pods; got != want {
 			t.Errorf("%d pods with facts from %s; want %d", got, content, want)

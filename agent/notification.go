@@ -17,7 +17,6 @@ import (
 	"github.com/evictd/evictd/agent/tasks"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
-	"github.com/evictd/evictd/kernel/psi"
 )
 
 // memoryOptions returns where memory is read, and how it is counted.
@@ -109,41 +108,11 @@ func (d *daemon) followContainers(s *pods.Snapshot) {
 	d.lanes.FollowContainers(cgroups)
 }
 
-// notification returns the metrics of the lanes.
+// notification returns the metrics of the lanes and the hot path.
 func (d *daemon) notification() (n metrics.Notification) {
-	n.Lanes = d.lanes.Statuses(time.Now())
-	counts := d.lanes.Counts()
-	if s := counts.Sampler; s != nil {
-		n.Sampler = &metrics.Sampler{Ticks: s.Ticks, Lost: s.Lost, Period: s.Period, RunTime: s.RunTime}
-	}
-	if r := counts.Reclaim; r != nil {
-		n.Reclaim = &metrics.Reclaim{KswapdWakes: r.KswapdWakes, Direct: r.DirectBegins, DirectTime: r.DirectTime, ThrottleTime: r.ThrottleTime}
-	}
-	if l := counts.Limits; l != nil {
-		n.Limits = &metrics.Limits{Max: l.Max, OOM: l.OOM, OOMKills: l.OOMKills}
-	}
+	n = status.Notification(d.lanes, kernel.FS(d.options.Procfs))
 	n.Alarms, n.Readings = d.hotPathCounts()
-	n.Stalls = stallTotals(kernel.FS(d.options.Procfs))
 	return n
-}
-
-// stallTotals reads how long tasks have waited for each resource. It leaves out what the
-// kernel does not have.
-func stallTotals(proc kernel.FS) (list []metrics.Stall) {
-	both := func(resource psi.Resource, s psi.Stall, err error) {
-		if err == nil {
-			list = append(list, metrics.Stall{Resource: resource.String(), Kind: psi.Some.String(), Total: s.Some},
-				metrics.Stall{Resource: resource.String(), Kind: psi.Full.String(), Total: s.Full})
-		}
-	}
-	memory, err := psi.Memory(proc)
-	both(psi.ForMemory, memory, err)
-	io, err := psi.IO(proc)
-	both(psi.ForIO, io, err)
-	if cpu, err := psi.CPU(proc); err == nil {
-		list = append(list, metrics.Stall{Resource: psi.ForCPU.String(), Kind: psi.Some.String(), Total: cpu})
-	}
-	return list
 }
 
 // lanesStarting reports whether a lane has not been opened yet.

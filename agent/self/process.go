@@ -1,7 +1,8 @@
 // Package self adapts evictd's own process to the pressure that it handles: priority, OOM
 // score, memory lock and garbage collector. It also checks that evictd sees the host's
-// processes, cgroups and root directory. A function that lacks a privilege logs what
-// follows from that, and evictd goes on.
+// processes, cgroups and root directory, and that an earlier evictd has restored
+// memory.high. A function that lacks a privilege logs what follows from that, and evictd
+// goes on.
 package self
 
 import (

@@ -1,0 +1,71 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+const (
+	// saveInterval is how often changed facts are saved. A crash loses the facts about the
+	// pods of this time until evictd-kube connects again.
+	saveInterval = 10 * time.Second
+	// ageSaveInterval is how often unchanged facts are saved for their age.
+	ageSaveInterval = 5 * time.Minute
+)
+
+// Store saves the facts. agent/state implements it.
+type Store interface {
+	SaveFacts(content []byte) error
+	// LoadFacts returns the saved facts; nil and no error if there are none.
+	LoadFacts() ([]byte, error)
+	// RejectFacts moves saved facts aside that could not be decoded. It returns an error
+	// that wraps cause and names the file.
+	RejectFacts(cause error) error
+}
+
+// Load loads the facts that an earlier run saved, before the first session. It returns an
+// error, and loads nothing, if they can't be used.
+func (f *Facts) Load(store Store) error {
+	content, err := store.LoadFacts()
+	if err != nil || content == nil {
+		return err
+	}
+	if err := f.Restore(content, time.Now()); err != nil {
+		return store.RejectFacts(err)
+	}
+	return nil
+}
+
+// SaveChanges saves the facts after changes and every ageSaveInterval, until ctx ends, and
+// then once more. It logs when failures begin or have another cause.
+func (f *Facts) SaveChanges(ctx context.Context, store Store, log *slog.Logger) {
+	ticker := time.NewTicker(saveInterval)
+	defer ticker.Stop()
+	savedVersion, savedAt, failing := f.Version(), time.Now(), ""
+	save := func() {
+		content, version, err := f.Encode()
+		if err == nil {
+			err = store.SaveFacts(content)
+		}
+		if err != nil {
+			if text := err.Error(); text != failing {
+				failing = text
+				log.Error("facts about pods are not saved; a restart would lose them until evictd-kube connects", "error", err)
+			}
+			return
+		}
+		savedVersion, savedAt, failing = version, time.Now(), ""
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			save()
+			return
+		case <-ticker.C:
+			if f.Version() != savedVersion || time.Since(savedAt) >= ageSaveInterval {
+				save()
+			}
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errFull, errRejected = errors.New("no space left on device"), errors.New("moved aside")
+
+// fakeStore counts how often facts are saved. It does not keep them.
+type fakeStore struct {
+	content []byte // of an earlier run
+	saves   atomic.Int32
+	full    atomic.Bool
+}
+
+func (s *fakeStore) SaveFacts([]byte) error {
+	if s.full.Load() {
+		return errFull
+	}
+	s.saves.Add(1)
+	return nil
+}
+
+func (s *fakeStore) LoadFacts() ([]byte, error) { return s.content, nil }
+
+func (s *fakeStore) RejectFacts(cause error) error { return errors.Join(errRejected, cause) }
+
+func TestLoad(t *testing.T) {
+	for _, tt := range []struct {
+		name, content string
+		pods          int
+		rejected      error
+	}{
+		{name: "none"},
+		{name: "one pod", content: `{"format":1,"pods":[{"uid":"u1","namespace":"a","name":"b","priority":1,"containers":[{"name":"c"}]}]}`, pods: 1},
+		{name: "another format", content: `{"format":0}`, rejected: errFormat},
+	} {
+		f, store := NewFacts(), &fakeStore{}
+		if tt.content != "" {
+			store.content = []byte(tt.content)
+		}
+		err := f.Load(store)
+		if !errors.Is(err, tt.rejected) || errors.Is(err, errRejected) != (tt.rejected != nil) {
+			t.Errorf("%s: Load() = %v; want %v, and a rejection only of it", tt.name, err, tt.rejected)
+		}
+		if got := f.Status(testTime).Pods; got != tt.pods {
+			t.Errorf("%s: %d pods with facts; want %d", tt.name, got, tt.pods)
+		}
+	}
+}
+
+// Facts are saved after a change, for their age, again after a failure, and at the end.
+// Repeated failures are logged once.
+func TestSaveChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, store := NewFacts(), &fakeStore{}
+		var log buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.SaveChanges(ctx, store, slog.New(slog.NewTextHandler(&log, nil)))
+		}()
+		after := func(d time.Duration, want int32, what string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := store.saves.Load(); got != want {
+				t.Errorf("%s: saved %d times; want %d", what, got, want)
+			}
+		}
+		after(saveInterval, 0, "no facts")
+		f.put(web(), 100, testTime)
+		after(saveInterval, 1, "after a change")
+		after(saveInterval, 1, "without a change")
+		after(ageSaveInterval, 2, "for the age")
+		store.full.Store(true)
+		other := web()
+		other.UID = "u2"
+		f.put(other, 100, testTime)
+		after(2*saveInterval, 2, "while the disk is full")
+		if n := strings.Count(log.String(), errFull.Error()); n != 1 {
+			t.Errorf("%d log lines about failures: %s; want 1", n, log.String())
+		}
+		store.full.Store(false)
+		after(saveInterval, 3, "after the failures")
+		cancel()
+		<-done
+		after(0, 4, "at the end")
+	})
+}
