@@ -58,6 +58,9 @@
 // refused, counted, and shown in the status with the reason. A pod without facts has an
 // unknown priority.
 //
+// Nothing of the runtime contradicts a wrong first priority of a Guaranteed pod, or of one
+// of the class system-cluster-critical outside kube-system: evictd believes it.
+//
 // # Bounds
 //
 // The facts take at most [MaxPods] pods and [maxFactsSize] bytes. evictd-kube reduces the

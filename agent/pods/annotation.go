@@ -43,7 +43,7 @@ func (d *deduction) annotations(p *pod) {
 		if !strings.HasPrefix(key, annotationPrefix) {
 			continue
 		}
-		if d.spec != nil && key != annotationCritical { // a specification does not lift an exemption
+		if d.spec != nil && !exempts(key, all[key]) { // a specification does not lift an exemption
 			ignore(key, "the pod's specification is known")
 			continue
 		}
@@ -55,6 +55,15 @@ func (d *deduction) annotations(p *pod) {
 			ignore(key, err.Error())
 		}
 	}
+}
+
+// exempts reports whether an annotation can make a pod critical.
+func exempts(key, value string) bool {
+	if key == annotationPriority {
+		n, err := strconv.ParseInt(value, 10, 32)
+		return err == nil && n >= criticalPriority
+	}
+	return key == annotationCritical
 }
 
 // annotate applies one trusted annotation.

@@ -72,18 +72,34 @@ func TestSpecificationExemptsNoLess(t *testing.T) {
 	}
 }
 
-// Nor does it lift the exemption by an annotation that the configuration trusts.
-func TestSpecificationAndCriticalAnnotation(t *testing.T) {
-	for namespace, want := range map[string]bool{"trusted": true, "default": false} {
+// Nor does it lift the exemption by an annotation that the configuration trusts. A
+// priority below those of critical pods is that of the specification.
+func TestSpecificationAndAnnotations(t *testing.T) {
+	for _, tt := range []struct {
+		namespace, key, value string
+		critical              bool
+	}{
+		{"trusted", annotationCritical, "true", true},
+		{"default", annotationCritical, "true", false},
+		{"trusted", annotationPriority, "2000000000", true},
+		{"default", annotationPriority, "2000000000", false},
+		{"trusted", annotationPriority, "1999999999", false},
+		{"trusted", annotationPriority, "3000000000", false}, // not a priority
+		{"trusted", annotationRequest, "2000000000", false},
+	} {
 		n := newNode(t, true)
 		n.addPod(critest.Pod{
-			Name: "web", UID: "u1", Namespace: namespace, Containers: []critest.Container{{Name: "main", PID: 100}},
-			Annotations: map[string]string{evict.ConfigSourceAnnotation: "api", annotationCritical: "true"},
+			Name: "web", UID: "u1", Namespace: tt.namespace, Containers: []critest.Container{{Name: "main", PID: 100}},
+			Annotations: map[string]string{evict.ConfigSourceAnnotation: "api", tt.key: tt.value},
 		})
 		specs := &recordingSpecs{answer: &evict.Pod{Priority: new(int32(-1)), QoS: evict.BestEffort}}
 		i := n.synced(func(o *Options) { o.Specifications, o.TrustAnnotations = specs, []string{"trusted"} })
-		if got := i.Measure(time.Now()).Pods[0].Critical(); got != want {
-			t.Errorf("critical in namespace %s = %t; want %t", namespace, got, want)
+		got := i.Measure(time.Now()).Pods[0]
+		if got.Critical() != tt.critical {
+			t.Errorf("%s=%s in namespace %s: critical = %t; want %t", tt.key, tt.value, tt.namespace, got.Critical(), tt.critical)
+		}
+		if !tt.critical && *got.Priority != -1 {
+			t.Errorf("%s=%s in namespace %s: priority = %d; want that of the specification", tt.key, tt.value, tt.namespace, *got.Priority)
 		}
 	}
 }
