@@ -16,6 +16,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/memory"
@@ -140,8 +141,8 @@ type daemon struct {
 	delayLock      *logind.DelayLock
 	shutdown       *driver.Driver
 	control        net.Listener
-	kubernetes     kubernetes
-	web            *webServer // nil if metrics are not served
+	facts          *kube.Facts // of evictd-kube; nil if none is configured
+	web            *webServer  // nil if metrics are not served
 	closers        []func() error
 	// For the next run: whether this one was asked to end, and whether the node was
 	// shutting down then.
@@ -197,9 +198,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	if err := d.listen(); err != nil {
 		return nil, err
 	}
-	if err := d.buildKubernetes(cfg); err != nil {
-		return nil, err
-	}
+	d.buildFacts(cfg)
 	d.metrics = metrics.New(metricsBuild(), log.dropped)
 	if err := d.buildObservers(cfg, hierarchy); err != nil {
 		return nil, err
@@ -291,7 +290,7 @@ func (d *daemon) buildStatus() {
 		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
 		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
-		Facts: d.kubernetes.facts,
+		Facts: d.facts,
 	})
 }
 
@@ -350,7 +349,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	d.startLanes(ctx, g)
 	g.run("memory", func() error { d.lockMemory(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.statusBackend, d.log.Logger).Serve(ctx, d.control) })
-	d.startKubernetes(ctx, g)
+	d.startFacts(ctx, g)
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}

@@ -27,9 +27,9 @@ func TestFactsAreKept(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		again.kubernetes.facts.SaveChanges(ended, again.store, again.log.Logger)
+		again.facts.SaveChanges(ended, again.store, again.log.Logger)
 		again.close()
-		if got := again.kubernetes.facts.Status(time.Now()).Pods; got != want {
+		if got := again.facts.Status(time.Now()).Pods; got != want {
 			t.Errorf("%d pods with facts from %s; want %d", got, content, want)
 		}
 		kept, err := os.ReadFile(path)
@@ -41,5 +41,27 @@ func TestFactsAreKept(t *testing.T) {
 			t.Errorf("warnings %q, moved aside: %v; want %d pods", again.startWarnings, err, want)
 		}
 		os.Remove(path + ".corrupt")
+	}
+}
+
+// Without the right to create the socket for evictd-kube evictd runs, and the status shows
+// the reason.
+func TestNoSocketForEvictdKube(t *testing.T) {
+	d := buildHere(t)
+	d.options.KubeSocket = t.TempDir()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	g := group{cancel: cancel}
+	d.startFacts(ctx, &g)
+	defer g.wait.Wait()
+	defer cancel(nil)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if k := d.statusBackend.Status().Kubernetes; strings.Contains(k.Error, "is not a socket") {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("status %+v; want the reason why there is no socket", k)
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		t.Errorf("evictd ended: %v", err)
 	}
 }

@@ -35,8 +35,8 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		d.closers = append(d.closers, d.runtime.Close)
 		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
 	}
-	if d.kubernetes.facts != nil {
-		inventory.Specifications = d.kubernetes.facts
+	if d.facts != nil {
+		inventory.Specifications = d.facts
 	}
 	d.samplerReader = memory.NewSamplerReader(nil)
 	inventory.Tree = d.samplerReader.Tree()

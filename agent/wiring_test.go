@@ -61,7 +61,7 @@ func TestWiring(t *testing.T) {
 		"watchdog":   {reflect.ValueOf(d.watchdog), part(d.loop, "watchdog")},
 		"inventory":  {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBackend, "o", "Inventory")},
 		"delay lock": {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "DelayLock"), part(d.statusBackend, "o", "DelayLock")},
-		"facts":      {reflect.ValueOf(d.kubernetes.facts), part(d.inventory, "specs"), part(d.statusBackend, "o", "Facts")},
+		"facts":      {reflect.ValueOf(d.facts), part(d.inventory, "specs"), part(d.statusBackend, "o", "Facts")},
 		"killer":     {reflect.ValueOf(d.killer), part(d.execute, "killer")},
 	} {
 		for _, other := range shared[1:] {

@@ -168,6 +168,10 @@ var abilities = []ability{
 		own, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
 		return os.WriteFile(filepath.Join(own, "probe"), nil, 0o600)
 	}},
+	{name: "change the group of its runtime directory", try: func(targets) error {
+		own, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
+		return os.Lchown(own, -1, os.Getegid())
+	}},
 	{name: "write logind's drop-ins", try: func(targets) error {
 		path := filepath.Join(logind.DropInDir, "probe")
 		return errors.Join(os.WriteFile(path, nil, 0o600), os.Remove(path))

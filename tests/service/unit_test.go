@@ -135,6 +135,21 @@ func TestDirectivesAreExplained(t *testing.T) {
 	}
 }
 
+// TestSocketGroup: evictd may make the system calls with which it gives its socket to the group of evictd-kube. The
+// last filter counts, and os.Lchown makes another call on architectures without lchown(2).
+func TestSocketGroup(t *testing.T) {
+	filters := readUnit(t, "evictd.service").all("SystemCallFilter")
+	last := strings.Fields(filters[len(filters)-1])
+	for _, call := range []string{"lchown", "fchownat"} {
+		if !slices.Contains(last, call) {
+			t.Errorf("last SystemCallFilter= is %q; want %s in it", last, call)
+		}
+	}
+	if !strings.Contains(readmeSection(t, "## Facts of the API server"), "SupplementaryGroups=") {
+		t.Error("deploy/README.md does not say how evictd becomes a member of the group")
+	}
+}
+
 // readmeSection returns the text under a heading.
 func readmeSection(t *testing.T, heading string) string {
 	t.Helper()

@@ -1,0 +1,34 @@
+package kube
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// listenRetry is the time between two attempts to listen.
+const listenRetry = 10 * time.Second
+
+// ListenAndServe listens and accepts sessions until ctx ends. After a failure, which the
+// status shows, it tries again: evictd decides by the facts that it has.
+func (s *Server) ListenAndServe(ctx context.Context, listen func() (net.Listener, error)) {
+	logged := ""
+	for {
+		l, err := listen()
+		if err == nil {
+			s.Facts.disconnect(time.Time{}, "")
+			err = s.Serve(ctx, l)
+		}
+		if err == nil { // ctx has ended
+			return
+		}
+		s.Facts.disconnect(time.Time{}, err.Error())
+		if text := err.Error(); text != logged {
+			logged = text
+			s.Log.Error("no socket for evictd-kube; evictd keeps the facts that it has, and tries again", "error", err)
+		}
+		if !sleep(ctx, listenRetry) {
+			return
+		}
+	}
+}
