@@ -69,14 +69,29 @@ func factsOf(p *corev1.Pod) *kube.Pod {
 	return f
 }
 
-// ownerOf returns the pod's controller. The API server accepts any text as its kind and
-// name (ValidateOwnerReferences); no controller has a kind or name that is not one, and the
-// pod then counts as one without a controller.
+// groups has the API group of each kind of controller on which evictd decides.
+var groups = map[string]string{"DaemonSet": "apps", "Job": "batch", "StatefulSet": "apps"}
+
+// ownerOf returns the pod's controller. Its kind has the API group, as in kubectl, if evictd
+// would else take it for the kind of Kubernetes. The API server accepts any text as its
+// group, kind and name (ValidateOwnerReferences); no controller has a kind or name that is
+// not one, and the pod then counts as one without a controller.
 func ownerOf(p *corev1.Pod) kube.Owner {
-	if c := metav1.GetControllerOf(p); c != nil && kube.IsName(c.Kind) && kube.IsName(c.Name) {
-		return kube.Owner{Kind: c.Kind, Name: c.Name}
+	c := metav1.GetControllerOf(p)
+	if c == nil || !kube.IsName(c.Kind) || !kube.IsName(c.Name) {
+		return kube.Owner{}
 	}
-	return kube.Owner{}
+	kind := c.Kind
+	group, _, found := strings.Cut(c.APIVersion, "/")
+	if !found {
+		group = "core"
+	}
+	if own := groups[kind]; own != "" && group != own {
+		if kind += "." + group; !kube.IsName(kind) {
+			return kube.Owner{}
+		}
+	}
+	return kube.Owner{Kind: kind, Name: c.Name}
 }
 
 // containersOf returns the containers with their allocated resources.
@@ -163,9 +178,9 @@ func exclusive(p *corev1.Pod) string {
 	if p.Annotations[annotationExclusive] == "true" {
 		return "annotation " + annotationExclusive
 	}
-	switch o := ownerOf(p); o.Kind {
-	case "StatefulSet", "Job":
-		return o.Kind
+	// Those of other API groups run their pods once, too.
+	if c := metav1.GetControllerOf(p); c != nil && (c.Kind == "StatefulSet" || c.Kind == "Job") {
+		return c.Kind
 	}
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {

@@ -29,7 +29,7 @@ func TestFactsOf(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			UID: "u1", Namespace: "default", Name: "web-0", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"secret": "x"},
 			DeletionTimestamp: &at,
-			OwnerReferences:   []metav1.OwnerReference{{Kind: "Other", Name: "o"}, {Kind: "DaemonSet", Name: "d", Controller: new(true)}},
+			OwnerReferences:   []metav1.OwnerReference{{Kind: "Other", Name: "o"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
 			Priority: new(int32(7)), PriorityClassName: "high", RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: new(int64(30)),
@@ -167,6 +167,34 @@ func TestExclusive(t *testing.T) {
 		tt.change(p)
 		if got := exclusive(p); got != tt.want {
 			t.Errorf("%s: exclusive() = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A kind of another API group is not that of Kubernetes: DaemonSets' pods may be protected.
+// The garbage collector deletes pods of an owner that does not exist only if it knows the
+// owner's kind (pkg/controller/garbagecollector).
+func TestOwnerOf(t *testing.T) {
+	for _, tt := range []struct{ version, kind, want string }{
+		{"apps/v1", "DaemonSet", "DaemonSet"},
+		{"apps/v1", "StatefulSet", "StatefulSet"},
+		{"batch/v1", "Job", "Job"},
+		{"apps/v1", "ReplicaSet", "ReplicaSet"},
+		{"v1", "ReplicationController", "ReplicationController"},
+		{"example.com/v1", "Other", "Other"},
+		{"example.com/v1", "DaemonSet", "DaemonSet.example.com"},
+		{"apps.kruise.io/v1beta1", "StatefulSet", "StatefulSet.apps.kruise.io"},
+		{"apps/v1", "Job", "Job.apps"},
+		{"v1", "DaemonSet", "DaemonSet.core"},
+		{"", "DaemonSet", "DaemonSet.core"},
+		{"a b/v1", "DaemonSet", ""},
+		{strings.Repeat("x", 1<<20) + "/v1", "DaemonSet", ""},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: tt.version, Kind: tt.kind, Name: "o", Controller: new(true)}},
+		}}
+		if got := ownerOf(p); got.Kind != tt.want || (got.Name != "") != (tt.want != "") {
+			t.Errorf("ownerOf(%.20s, %s) = %q; want kind %q", tt.version, tt.kind, got, tt.want)
 		}
 	}
 }
