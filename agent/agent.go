@@ -216,7 +216,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if warning := self.RootProblem(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
+	if warning := self.RootProblem(kernel.FS(o.Procfs), o.Rootfs, d.disks.NodePath()); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
 		d.startWarnings = append(d.startWarnings, warning)
 	}

@@ -21,7 +21,7 @@ func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 	query := singleCall[cri.ImageFs]{what: "ImageFsInfo"}
 	var locating [roles]singleCalls[disk.Mount]
 	for {
-		w.setPath(Node, w.nodePath(), nil)
+		w.setPath(Node, w.NodePath(), nil)
 		w.locateRole(Node, &locating[Node]) // does not depend on the runtime
 		wait := signal.KubeletInterval
 		if w.o.Runtime != nil {
@@ -70,8 +70,8 @@ func waitForChange(ctx context.Context, changed <-chan struct{}, wait time.Durat
 	return true
 }
 
-// nodePath returns the path of nodefs, as this process sees it.
-func (w *Watch) nodePath() string {
+// NodePath returns the path of nodefs, as this process sees it. It may block.
+func (w *Watch) NodePath() string {
 	if w.o.NodePath != "" {
 		return w.onHost(w.o.NodePath)
 	}

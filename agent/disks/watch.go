@@ -68,7 +68,7 @@ const (
 )
 
 // Watch watches the filesystems. Its methods are safe for concurrent use and,
-// except Run, do not block.
+// except Run and NodePath, do not block.
 type Watch struct {
 	o        Options
 	crossed  chan struct{}

@@ -369,15 +369,15 @@ func TestStaleReading(t *testing.T) {
 func TestNodePath(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{"var/lib/": ""})
 	w := New(Options{Rootfs: root})
-	if got := w.nodePath(); got != root {
-		t.Errorf("nodePath() = %q; want %q", got, root)
+	if got := w.NodePath(); got != root {
+		t.Errorf("NodePath() = %q; want %q", got, root)
 	}
 	kerneltest.Write(t, root, map[string]string{"var/lib/kubelet/": ""})
-	if got, want := w.nodePath(), filepath.Join(root, KubeletDir); got != want {
-		t.Errorf("nodePath() with a kubelet = %q; want %q", got, want)
+	if got, want := w.NodePath(), filepath.Join(root, KubeletDir); got != want {
+		t.Errorf("NodePath() with a kubelet = %q; want %q", got, want)
 	}
 	w.o.NodePath = "/srv"
-	if got, want := w.nodePath(), filepath.Join(root, "srv"); got != want {
-		t.Errorf("nodePath() with NodePath = %q; want %q", got, want)
+	if got, want := w.NodePath(), filepath.Join(root, "srv"); got != want {
+		t.Errorf("NodePath() with NodePath = %q; want %q", got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/evictd/evictd/kernel"
@@ -31,10 +32,11 @@ func LocationProblem(procfs kernel.FS, h *cgroup.Hierarchy) string {
 }
 
 // RootProblem returns a warning if rootfs is not the host's root directory, which is that
-// of pid 1. statfs and the files of pods would be those of evictd's own container. It
-// returns "" if rootfs is the host's root or the mounts can't be read. It compares mounts,
-// because following /proc/1/root needs all capabilities of pid 1.
-func RootProblem(procfs kernel.FS, rootfs string) string {
+// of pid 1, and nodePath, the path of nodefs, is not on a mount of its own from the host.
+// statfs and the files of pods would be those of evictd's own container. It returns "" if
+// they are the host's or the mounts can't be read. It compares mounts, because following
+// /proc/1/root needs all capabilities of pid 1.
+func RootProblem(procfs kernel.FS, rootfs, nodePath string) string {
 	mounts, err := disk.Mounts(procfs, "1")
 	if err != nil {
 		return ""
@@ -55,9 +57,27 @@ func RootProblem(procfs kernel.FS, rootfs string) string {
 	case err != nil:
 		return fmt.Sprintf("the host's root is not at %s: %v (--path.rootfs says where it is mounted)", rootfs, err)
 	}
-	if given.Filesystem == host.Filesystem && given.Root == host.Root {
+	if given.Filesystem == host.Filesystem && given.Root == host.Root || mountedFrom(mounts, procfs, nodePath) {
 		return ""
 	}
-	return fmt.Sprintf("%s is on the filesystem %s, the root of the host is on %s: nodefs and the files of pods are those of evictd's own container "+
-		"(--path.rootfs says where the host's root is mounted)", rootfs, given.Filesystem, host.Filesystem)
+	return fmt.Sprintf("%s is on the filesystem %s, the root of the host is on %s, and %s is not mounted from the host: nodefs and the files of pods "+
+		"are those of evictd's own container (--path.rootfs says where the host's root, or the directories that evictd needs, are mounted)",
+		rootfs, given.Filesystem, host.Filesystem, nodePath)
+}
+
+// mountedFrom reports whether path, as this process sees it, is below a mount other than
+// its root, of a filesystem that the host has mounted. It compares names instead of
+// calling the filesystem, which may hang.
+func mountedFrom(host []disk.Mount, procfs kernel.FS, path string) bool {
+	own, err := disk.Mounts(procfs, "self")
+	if err != nil {
+		return false
+	}
+	var at disk.Mount
+	for _, m := range own {
+		if len(m.Point) >= len(at.Point) && (path == m.Point || strings.HasPrefix(path, strings.TrimSuffix(m.Point, "/")+"/")) {
+			at = m // the last is on top
+		}
+	}
+	return at.Point != "" && at.Point != "/" && slices.ContainsFunc(host, func(m disk.Mount) bool { return m.Filesystem == at.Filesystem })
 }

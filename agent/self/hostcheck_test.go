@@ -39,7 +39,8 @@ func TestLocationProblem(t *testing.T) {
 	}
 }
 
-// A root directory that is not that of pid 1 is reported.
+// A root directory that is not that of pid 1 is reported, unless the directory of nodefs is
+// mounted from the host.
 func TestRootProblem(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -52,18 +53,24 @@ func TestRootProblem(t *testing.T) {
 	}
 	other := t.TempDir()
 	kerneltest.Write(t, other, map[string]string{
-		"1/mountinfo": "27 1 7:99 / / rw,relatime - ext4 /dev/loop99 rw\n", "self/mountinfo": string(own),
+		"1/mountinfo": "27 1 7:99 / / rw,relatime - ext4 /dev/loop99 rw\n",
+		"self/mountinfo": string(own) + "90001 1 7:99 /var/lib/kubelet /host/var/lib/kubelet ro - ext4 /dev/loop99 rw\n" +
+			"90002 1 7:98 / /host/other rw - ext4 /dev/loop98 rw\n",
 	})
 	if err := os.Symlink("/proc/self/fdinfo", filepath.Join(other, "self", "fdinfo")); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, proc, root, want string }{
-		{"the host's", host, "/", ""},
-		{"another", other, "/", "the root of the host is on 7:99"},
-		{"none", host, "/nowhere", "no such file"},
-		{"pid 1 is not shown", t.TempDir(), "/", ""},
+	for _, tt := range []struct{ name, proc, root, node, want string }{
+		{"the host's", host, "/", "/", ""},
+		{"another", other, "/", "/", "the root of the host is on 7:99"},
+		{"another, with the kubelet's directory", other, "/", "/host/var/lib/kubelet", ""},
+		{"another, with a directory above", other, "/", "/host/var/lib/kubelet/x", ""},
+		{"another, with a name that begins alike", other, "/", "/host/var/lib/kubelet-2", "/host/var/lib/kubelet-2 is not mounted from the host"},
+		{"another, with a filesystem that the host does not have", other, "/", "/host/other", "/host/other is not mounted from the host"},
+		{"none", host, "/nowhere", "/nowhere", "no such file"},
+		{"pid 1 is not shown", t.TempDir(), "/", "/", ""},
 	} {
-		if got := RootProblem(kernel.FS(tt.proc), tt.root); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+		if got := RootProblem(kernel.FS(tt.proc), tt.root, tt.node); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: RootProblem() = %q; want %q", tt.name, got, tt.want)
 		}
 	}

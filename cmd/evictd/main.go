@@ -44,7 +44,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log in `FORMAT`: text or json")
 	flags.StringVar(&o.Cgroupfs, "path.cgroupfs", o.Cgroupfs, "`DIR` where the host's cgroups are mounted")
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
-	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket, the node's filesystem and the files of pods are below it")
+	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted, or the kubelet's and the runtime's directories of it; the runtime's socket, the node's filesystem and the files of pods are below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
 	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep the state that survives a restart in `DIR`")
 	showVersion := flags.Bool("version", false, "print the version and exit")
