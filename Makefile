@@ -33,7 +33,7 @@ test: build fetch ## everything that needs no virtual machine
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
 		sh tests/node/fetch.sh || echo "no containerd: tests that need one are skipped"; fi
-	@sh tests/cluster/fetch.sh || echo "no API server: tests that need one are skipped"
+	@GO='$(GO)' sh tests/cluster/fetch.sh || echo "no API server: tests that need one are skipped"
 
 .PHONY: bench
 bench: build ## the figures, beside what a user would run instead
@@ -74,6 +74,7 @@ clean:
 .PHONY: ci
 ci: lint
 	@mkdir -p $(BUILD)
+	GO='$(GO)' sh tests/cluster/fetch.sh
 	$(MAKE) --no-print-directory test TESTFLAGS='-v -timeout 20m' >$(BUILD)/test.log 2>&1; \
 	status=$$?; grep -E '^(ok|FAIL|panic:|---? FAIL|\?)' $(BUILD)/test.log || true; \
 	if [ $$status -ne 0 ]; then tail -n 200 $(BUILD)/test.log; exit $$status; fi

@@ -28,7 +28,7 @@ import (
 const (
 	adminToken = "admin-token"
 	issuer     = "https://kubernetes.default.svc"
-	apiVersion = "1.36.3" // that of fetch.sh
+	apiVersion = "1.36.3" // that of apiserver/go.mod
 )
 
 // rig is an API server and its etcd, for one test.
