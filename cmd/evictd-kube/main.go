@@ -12,9 +12,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -27,6 +29,9 @@ const (
 	exitOK    = 0
 	exitUsage = 2
 )
+
+// trimDelay is when evictd-kube has connected, and has decoded the first list.
+const trimDelay = 10 * time.Second
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -71,6 +76,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 
+	// Returns to the kernel what only the start and the first list needed.
+	defer time.AfterFunc(trimDelay, debug.FreeOSMemory).Stop()
 	release := version.Of()
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)
