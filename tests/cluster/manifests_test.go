@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestManifests: the API server accepts each object of deploy/kubernetes, which has no
@@ -54,6 +57,9 @@ func TestManifests(t *testing.T) {
 
 	r.must("POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`)
 	token := r.token(time.Hour)
+	if diff := cmp.Diff([]string{"/nodes: get", "/pods: list,watch"}, r.rights(token)); diff != "" {
+		t.Errorf("rights of the account (-want +got):\n%s", diff)
+	}
 	const patch = `{"metadata":{"annotations":{"a":"b"}}}`
 	for _, tt := range []struct {
 		method, path, body string
@@ -71,19 +77,55 @@ func TestManifests(t *testing.T) {
 		{"GET", "/api/v1/secrets", "", 403},
 		{"GET", "/api/v1/nodes/n1/proxy/configz", "", 403},
 	} {
-		req, err := http.NewRequestWithContext(context.Background(), tt.method, "https://"+r.address+tt.path, strings.NewReader(tt.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		req.Header.Set("Content-Type", map[string]string{"PATCH": "application/merge-patch+json", "POST": "application/json"}[tt.method])
-		resp, err := r.client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != tt.want {
-			t.Errorf("%s %s = %d; want %d", tt.method, tt.path, resp.StatusCode, tt.want)
+		if got, _ := r.as(token, tt.method, tt.path, tt.body); got != tt.want {
+			t.Errorf("%s %s = %d; want %d", tt.method, tt.path, got, tt.want)
 		}
 	}
+}
+
+// as makes a request with a token, and returns the status code and the body.
+func (r *rig) as(token, method, path, body string) (int, []byte) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), method, "https://"+r.address+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", map[string]string{"PATCH": "application/merge-patch+json", "POST": "application/json"}[method])
+	resp, err := r.client.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, answer
+}
+
+// rights returns what an account may do with resources, sorted: all that the API server
+// grants, except what it grants every account, which is to ask for its own rights.
+func (r *rig) rights(token string) (list []string) {
+	r.t.Helper()
+	code, answer := r.as(token, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+		`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"kube-system"}}`)
+	review := decode[struct {
+		Status struct {
+			Incomplete    bool
+			ResourceRules []struct{ Verbs, APIGroups, Resources, ResourceNames []string }
+		}
+	}](r.t, answer)
+	if code != http.StatusCreated || review.Status.Incomplete {
+		r.t.Fatalf("rules = %d: %s", code, answer)
+	}
+	for _, rule := range review.Status.ResourceRules {
+		what := strings.Join(append([]string{strings.Join(rule.APIGroups, ","), strings.Join(rule.Resources, ",")}, rule.ResourceNames...), "/")
+		if strings.HasPrefix(what, "authorization.k8s.io/selfsubject") || what == "authentication.k8s.io/selfsubjectreviews" {
+			continue
+		}
+		list = append(list, what+": "+strings.Join(rule.Verbs, ","))
+	}
+	slices.Sort(list)
+	return list
 }
