@@ -134,3 +134,16 @@ func TestLimitsOfKubeletsPodsWait(t *testing.T) {
 	wantVictims(t, "after a restart with a clock that is 1s ahead", tl.step(kubeletLimitInterval))
 	wantVictims(t, "after the interval", tl.step(kubeletLimitInterval+time.Second), "k2")
 }
+
+// The wall clock may be set back by any amount before a restart. The pods do not wait for it
+// to catch up.
+func TestLimitsAfterTheClockWasSetBack(t *testing.T) {
+	tl := newTimeline(t)
+	over := func(p *Pod) {
+		p.Containers[0].Resources.Limits.EphemeralStorage, p.Kubelet, p.Priority = qty("1"), true, new(int32(0))
+	}
+	tl.in.Pods = []Pod{aPod("k1", over, withRootfs(2)), aPod("k2", over, withRootfs(2))}
+	wantVictims(t, "at once", tl.step(0), "k1")
+	tl.state.LimitEvicted = tl.state.LimitEvicted.Add(time.Hour)
+	wantVictims(t, "with an eviction in the future", tl.step(time.Second), "k2")
+}

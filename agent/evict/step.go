@@ -116,8 +116,9 @@ func (d *decision) enforceLimits() {
 	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
 	for _, o := range found {
 		if o.pod.Kubelet {
-			if !d.LimitEvicted.IsZero() && d.now.Sub(d.LimitEvicted) < kubeletLimitInterval {
-				continue
+			since := d.now.Sub(d.LimitEvicted)
+			if !d.LimitEvicted.IsZero() && since >= 0 && since < kubeletLimitInterval {
+				continue // since is negative if the wall clock was set back before a restart
 			}
 			d.LimitEvicted = d.now
 		}
