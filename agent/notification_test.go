@@ -11,6 +11,18 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
+// While a threshold is met, facts about pods are saved more rarely.
+func TestFactsKnowTheUrgency(t *testing.T) {
+	d := buildHere(t)
+	if !d.kubernetes.facts.Busy() {
+		t.Error("Busy() before the first iteration = false; want true")
+	}
+	d.lastView.Store(&loop.View{Time: time.Now(), Policy: &evict.Policy{}})
+	if d.kubernetes.facts.Busy() {
+		t.Error("Busy() without thresholds = true; want false")
+	}
+}
+
 func TestUrgency(t *testing.T) {
 	const gi = 1 << 30
 	hard := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Value{}}

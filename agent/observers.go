@@ -9,6 +9,7 @@ import (
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
@@ -36,6 +37,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
 	}
 	if d.facts != nil {
+		d.facts.Busy = func() bool { return d.urgency() == self.Busy }
 		inventory.Specifications = d.facts
 	}
 	d.samplerReader = memory.NewSamplerReader(nil)

@@ -1,15 +1,20 @@
 package kube
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Two evictd-kube at once end each other's sessions; evictd keeps the facts and logs the
@@ -50,25 +55,31 @@ func TestReconnectsAreNotAllLogged(t *testing.T) {
 	}
 }
 
-// evictd reads a bounded number of lines and bytes in a second.
+// evictd reads a bounded number of lines and bytes in a second, after one complete list.
 func TestThrottle(t *testing.T) {
-	for name, size := range map[string]int{"lines": 1, "bytes": MaxLine} {
+	const seconds = 30
+	for name, tt := range map[string]struct {
+		line string
+		n    int
+	}{
+		"lines":    {"", lineBurst + seconds*lineRate},
+		"bytes":    {strings.Repeat("x", 8<<10), (decodeBurst + seconds*decodeRate) / (16 << 10)},
+		"elements": {strings.Repeat(",", 127), (decodeBurst + seconds*decodeRate) / (127 * (2 + elementSize))},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				s := &Server{second: began}
-				for range 3 * min(maxRate, maxByteRate/size) {
-					if !s.throttle(t.Context(), 1, size) {
+				began, s := time.Now(), &Server{}
+				for range tt.n {
+					if !s.throttle(t.Context(), []byte(tt.line)) {
 						t.Fatal("throttle() = false")
 					}
 				}
-				if got := time.Since(began); got != 2*time.Second {
-					t.Errorf("took %v; want 2s", got)
+				if got := time.Since(began); (got - seconds*time.Second).Abs() > time.Second/5 {
+					t.Errorf("%d lines took %v; want %ds", tt.n, got, seconds)
 				}
 				ended, cancel := context.WithCancel(t.Context())
 				cancel()
-				s.lines = maxRate
-				if s.throttle(ended, 1, size) {
+				if s.throttle(ended, make([]byte, decodeBurst)) {
 					t.Error("throttle() = true after the end of its context; want false")
 				}
 			})
@@ -76,28 +87,84 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// A peer that opens session after session, or sends what goes through all facts, is
-// bounded as one that sends lines.
-func TestSessionsShareTheBounds(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "kube.sock")
-	e := serve(t, socket, NewFacts())
-	began := time.Now()
-	const sessions, lists = 5, maxRate / walkWeight / 2 // two lines each
-	for range sessions {
-		conn, r := raw(t, socket, hello, strings.Repeat(`{"list":{"id":1}}`+"\n"+`{"listed":{"id":1}}`+"\n", lists))
-		for range 1 + lists {
-			if _, err := r.ReadString('\n'); err != nil {
-				t.Fatal(err)
+// A list visits all facts: evictd ends at most one a second, in all sessions together.
+func TestListsAreThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var changes atomic.Int32
+		s := &Server{Facts: NewFacts(), Changed: func() { changes.Add(1) }, Log: slog.New(slog.DiscardHandler)}
+		const sessions, lists = 3, 4
+		began := time.Now()
+		for range sessions {
+			conn, r := pipe(t, s)
+			for range lists {
+				fmt.Fprint(conn, `{"list":{"id":1}}`+"\n"+`{"listed":{"id":1}}`+"\n")
+				if _, err := r.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
 			}
+			conn.Close()
+			synctest.Wait()
 		}
-		conn.Close()
+		took := time.Since(began)
+		if want := (sessions*lists - 1) * listInterval; took < want {
+			t.Errorf("%d lists took %v; want at least %v", sessions*lists, took, want)
+		}
+		time.Sleep(changeInterval)
+		synctest.Wait()
+		if most := 1 + int32((took+changeInterval)/changeInterval); changes.Load() > most {
+			t.Errorf("%d calls of Changed in %v; want at most %d", changes.Load(), took, most)
+		}
+	})
+}
+
+// pipe begins a session of a server in a synctest bubble, and returns the peer's side of it.
+func pipe(t *testing.T, s *Server) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	evictdEnd, kubeEnd := net.Pipe()
+	go s.serveConn(t.Context(), evictdEnd)
+	fmt.Fprint(kubeEnd, hello)
+	r := bufio.NewReader(kubeEnd)
+	if _, err := r.ReadString('\n'); err != nil {
+		t.Fatal(err)
 	}
-	if took := time.Since(began); took < (sessions-2)*time.Second {
-		t.Errorf("%d lists in %d sessions took %v; want one second for each session's", sessions*lists, sessions, took)
+	return kubeEnd, r
+}
+
+// failingListener accepts nothing until it is closed.
+type failingListener struct {
+	net.Listener
+	closed atomic.Bool
+}
+
+func (l *failingListener) Accept() (net.Conn, error) {
+	if l.closed.Load() {
+		return nil, net.ErrClosed
 	}
-	if n := e.changes.Load(); n > 1+int32(time.Since(began)/changeInterval) {
-		t.Errorf("%d calls of Changed in %v; want one a second", n, time.Since(began))
-	}
+	return nil, unix.EMFILE
+}
+
+func (l *failingListener) Close() error {
+	l.closed.Store(true)
+	return nil
+}
+
+// evictd tries again to accept connections, and does not log each failure.
+func TestFailuresToAcceptAreNotAllLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log buffer
+		s := &Server{Facts: NewFacts(), Log: slog.New(slog.NewTextHandler(&log, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Serve(ctx, &failingListener{}) }()
+		time.Sleep(10 * logInterval)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve() = %v", err)
+		}
+		if n := strings.Count(log.String(), "\n"); n == 0 || n > 11 {
+			t.Errorf("%d log lines in %v:\n%s\nwant at least 1 and at most 11", n, 10*logInterval, log.String())
+		}
+	})
 }
 
 // A list that evictd reads slowly is written in full.
@@ -108,12 +175,12 @@ func TestWriteSlowly(t *testing.T) {
 		done := make(chan bool)
 		go func() {
 			defer close(done)
-			lines := newLineReader(evictdEnd)
+			lines := newLineReader(evictdEnd, maxPodSize)
 			for {
 				if _, err := lines.next(); err != nil {
 					return
 				}
-				time.Sleep(writeTimeout / 100)
+				time.Sleep(writeTimeout / 20)
 			}
 		}()
 		if err := write(kubeEnd, slices.Repeat([][]byte{[]byte("line\n")}, n)); err != nil {

@@ -1,7 +1,7 @@
 package kube
 
 import (
-	"fmt"
+	"bytes"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -42,7 +42,7 @@ func TestSpecification(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p, r, f := web(), running(), NewFacts()
 			tt.change(p, r)
-			if why := f.put(p, 100, testTime); why != "" {
+			if why := f.put(p, testTime); why != "" {
 				t.Fatal(why)
 			}
 			for range 2 { // the second time is not another refusal
@@ -60,8 +60,8 @@ func TestSpecification(t *testing.T) {
 			if s.Refusals != 1 || len(s.Refused) != 1 || s.Refused[0] != (Refusal{"default/web-0", "u1", tt.refused}) {
 				t.Errorf("refusals %d, %+v; want %q", s.Refusals, s.Refused, tt.refused)
 			}
-			if about, ok := f.About("u1"); !ok || about.Refused != tt.refused {
-				t.Errorf("About() = %+v, %t", about, ok)
+			if about, ok := f.Describe("u1"); !ok || about.Refused != tt.refused {
+				t.Errorf("Describe() = %+v, %t", about, ok)
 			}
 		})
 	}
@@ -71,11 +71,11 @@ func TestSpecification(t *testing.T) {
 // the rest of the facts changes.
 func TestPinned(t *testing.T) {
 	f := NewFacts()
-	f.put(web(), 100, testTime)
+	f.put(web(), testTime)
 	p := web()
 	p.Priority, p.PriorityClassName, p.Owner = -5, "low", Owner{"DaemonSet", "d"}
 	p.Containers[0].Resources.Requests.Memory = "2Gi"
-	why := f.put(p, 100, testTime)
+	why := f.put(p, testTime)
 	if want := `priority is -5 and was 7, priority class is "low" and was "high", owner is "DaemonSet/d" and was "StatefulSet/web"; the first is used`; why != want {
 		t.Errorf("put() = %q; want %q", why, want)
 	}
@@ -83,7 +83,7 @@ func TestPinned(t *testing.T) {
 	if *got.Priority != 7 || got.PriorityClassName != "high" || got.DaemonSet || got.Containers[0].Resources.Requests.Memory.String() != "2Gi" {
 		t.Errorf("Specification() = %+v; want the first priority, class and owner, and the new request", got)
 	}
-	if why := f.put(p, 100, testTime); why == "" {
+	if why := f.put(p, testTime); why == "" {
 		t.Error("the same change again is taken; want it compared with the first facts")
 	}
 	if s := f.Status(testTime); s.Refusals != 1 || len(s.Refused) != 1 {
@@ -92,23 +92,23 @@ func TestPinned(t *testing.T) {
 	// Facts of another pod with this UID are refused, and the first stay.
 	p = web()
 	p.Name = "other"
-	if why := f.put(p, 100, testTime); !strings.Contains(why, "was default/web-0 before") {
+	if why := f.put(p, testTime); !strings.Contains(why, "was default/web-0 before") {
 		t.Errorf("put() of another name = %q", why)
 	}
 	if f.Specification(running()) == nil {
 		t.Error("the first facts are gone")
 	}
-	if why := f.put(web(), 100, testTime); why != "" || len(f.Status(testTime).Refused) != 0 {
+	if why := f.put(web(), testTime); why != "" || len(f.Status(testTime).Refused) != 0 {
 		t.Errorf("put() of the first facts = %q, refused %v; want none", why, f.Status(testTime).Refused)
 	}
 }
 
-// Facts of a pod that has left the API are used while the runtime lists it.
-func TestLeft(t *testing.T) {
+// Facts of a pod that is no longer in the API are used while the runtime lists it.
+func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFacts()
 		f.begin()
-		f.put(web(), 100, time.Now())
+		f.put(web(), time.Now())
 		f.listed(time.Now())
 		for range 10 {
 			if f.Specification(running()) == nil {
@@ -116,71 +116,23 @@ func TestLeft(t *testing.T) {
 			}
 			f.begin()
 			f.listed(time.Now())
-			time.Sleep(leftInterval / 2)
+			time.Sleep(retention / 2)
 		}
-		if about, ok := f.About("u1"); !ok || !about.Left {
-			t.Errorf("About() = %+v, %t; want left", about, ok)
+		if about, ok := f.Describe("u1"); !ok || !about.Gone {
+			t.Errorf("Describe() = %+v, %t; want gone", about, ok)
 		}
-		time.Sleep(leftInterval)
+		time.Sleep(retention)
 		f.setState(&State{Connected: true}, time.Now())
 		if n := f.Status(time.Now()).Pods; n != 0 || f.size != 0 {
 			t.Errorf("%d pods of %d bytes are kept; want none", n, f.size)
 		}
-		f.put(web(), 100, time.Now())
+		f.put(web(), time.Now())
 		f.gone("u1", time.Now())
 		f.gone("unknown", time.Now())
 		if n := f.Status(time.Now()).Pods; n != 0 {
 			t.Errorf("%d pods after gone; want none", n)
 		}
 	})
-}
-
-func TestFactsAreBounded(t *testing.T) {
-	f := NewFacts()
-	f.begin()
-	for i := range 3 * MaxPods {
-		p := web()
-		p.UID = fmt.Sprintf("u%d", i)
-		f.put(p, 100, testTime)
-	}
-	n, refused := f.listed(testTime)
-	if n != MaxPods || len(refused) != maxNamed || len(f.refused) > maxRefused {
-		t.Errorf("%d pods, %d named, %d refused; want %d, %d, at most %d", n, len(refused), len(f.refused), MaxPods, maxNamed, maxRefused)
-	}
-	if s := f.Status(testTime); s.Refusals != 2*MaxPods {
-		t.Errorf("refusals %d; want %d", s.Refusals, 2*MaxPods)
-	}
-	f = NewFacts()
-	for i := range MaxPods {
-		p := web()
-		p.UID = fmt.Sprintf("u%d", i)
-		f.put(p, maxPodSize, testTime)
-	}
-	if want := maxFactsSize / web().cost(maxPodSize); f.size > maxFactsSize || len(f.pods) != want {
-		t.Errorf("%d pods of %d bytes; want %d", len(f.pods), f.size, want)
-	}
-	// A line can have many parts in few bytes.
-	f = NewFacts()
-	p := web()
-	for i := range maxParts - p.parts() {
-		p.EphemeralContainers = append(p.EphemeralContainers, fmt.Sprintf("c%d", i))
-	}
-	if why := f.put(p, 2000, testTime); why != "" || f.size < maxParts*partCost {
-		t.Errorf("put() of %d parts = %q, counted as %d bytes; want at least %d", p.parts(), why, f.size, maxParts*partCost)
-	}
-	// Nothing of a line that is refused is kept in full.
-	f = NewFacts()
-	p = web()
-	p.UID, p.Name, p.Phase = strings.Repeat("u", MaxLine), strings.Repeat("n", MaxLine), strings.Repeat("p", MaxLine)
-	f.put(p, 3*MaxLine, testTime)
-	for uid, r := range f.refused {
-		if n := len(uid) + len(r.Pod) + len(r.UID) + len(r.Why); n > 4*(maxText+10) {
-			t.Errorf("a refused pod is kept in %d bytes", n)
-		}
-	}
-	if len(f.refused) != 1 {
-		t.Errorf("%d refused; want 1", len(f.refused))
-	}
 }
 
 // The age counts from the last sign of the API server, and is that of the disk until
@@ -200,7 +152,7 @@ func TestAge(t *testing.T) {
 		t.Errorf("age before a list = %v; want unknown", got)
 	}
 	f.begin()
-	f.put(web(), 100, testTime)
+	f.put(web(), testTime)
 	f.listed(testTime.Add(time.Second))
 	if got := asOf(testTime.Add(time.Second)); got != 1500*time.Millisecond {
 		t.Errorf("age = %v; want 1.5s", got)
@@ -212,10 +164,7 @@ func TestAge(t *testing.T) {
 	if got := asOf(testTime.Add(2 * time.Second)); got != 2500*time.Millisecond || s.Error != "a  b" || s.Watching {
 		t.Errorf("age = %v, %+v; want 2.5s, the error without control characters", got, s)
 	}
-	content, _, err := f.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := encoded(t, f)
 	later := testTime.Add(time.Hour)
 	f = NewFacts()
 	if err := f.Restore(content, later); err != nil {
@@ -233,7 +182,7 @@ func TestAge(t *testing.T) {
 	set := testTime.Add(-time.Hour)
 	f.connect(&Hello{Version: Version}, set)
 	f.begin()
-	f.put(web(), 100, set)
+	f.put(web(), set)
 	f.listed(set)
 	f.setState(&State{AgeMilliseconds: 2000}, set)
 	if got := asOf(set.Add(time.Minute)); got != time.Minute+2*time.Second {
@@ -245,14 +194,26 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// encoded returns the facts as they are saved.
+func encoded(t *testing.T, f *Facts) []byte {
+	t.Helper()
+	var content bytes.Buffer
+	if _, err := f.Encode(&content); err != nil {
+		t.Fatal(err)
+	}
+	return content.Bytes()
+}
+
+// Saved facts of another format are refused as a whole, facts that are not valid one by one,
+// and unknown keys not at all.
 func TestRestoreRefuses(t *testing.T) {
-	for _, content := range []string{"", "{", "[]", `{"format":2}`, `{"format":1,"orders":[]}`, `{"format":1,"pods":7}`} {
+	for _, content := range []string{"", "{", "[]", `{"format":2}`, `{"format":1,"pods":7}`} {
 		if err := NewFacts().Restore([]byte(content), testTime); err == nil {
 			t.Errorf("Restore(%q) = nil; want an error", content)
 		}
 	}
 	f := NewFacts()
-	if err := f.Restore([]byte(`{"format":1,"pods":[null,{"uid":""},{"uid":"u1","namespace":"a","name":"b","priority":1,"containers":[{"name":"c"}]}]}`), testTime); err != nil {
+	if err := f.Restore([]byte(`{"format":1,"pods":[null,{"uid":""},{"uid":"u1","namespace":"a","name":"b","priority":1,"later":{},"containers":[{"name":"c"}]}],"orders":[]}`), testTime); err != nil {
 		t.Fatal(err)
 	}
 	if s := f.Status(testTime); s.Pods != 1 || s.Refusals != 1 {

@@ -169,13 +169,18 @@ func (f *Feed) session(ctx context.Context, socket string) error {
 	if err != nil {
 		return fmt.Errorf("%w: is evictd running, and is kube.uid in its configuration this process's user ID?", err)
 	}
+	return f.serve(ctx, conn)
+}
+
+// serve sends until that fails or ctx ends, and closes the connection.
+func (f *Feed) serve(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
 		return err
 	}
-	lines := newLineReader(conn)
+	lines := newLineReader(conn, maxLine)
 	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
@@ -215,6 +220,9 @@ func (f *Feed) answers(lines *lineReader) error {
 		switch {
 		case err != nil:
 			return err
+		case m.Resend != nil:
+			f.resend()
+			continue
 		case m.Accepted == nil:
 			return errors.New("a message that only evictd-kube sends")
 		}
@@ -226,6 +234,14 @@ func (f *Feed) answers(lines *lineReader) error {
 			f.Log.Warn("evictd refused facts about a pod", "pod", printable(r.Pod), "reason", printable(r.Why))
 		}
 	}
+}
+
+// resend sends the complete list again.
+func (f *Feed) resend() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sendList = f.lines != nil
+	f.notify()
 }
 
 // sendAll sends the state and the complete list, and then changes. It returns nil if
@@ -265,9 +281,13 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) e
 	}
 }
 
-// write writes lines. Each of a few has writeTimeout, because evictd throttles what it reads.
+// chunk is how many lines have writeTimeout together. evictd throttles what it reads: the
+// largest take 0.2 s each (decodeRate).
+const chunk = 16
+
+// write writes lines.
 func write(conn net.Conn, batch [][]byte) error {
-	for lines := range slices.Chunk(batch, 64) {
+	for lines := range slices.Chunk(batch, chunk) {
 		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err
 		}
@@ -290,8 +310,8 @@ func (f *Feed) batch(lists *uint64) (batch [][]byte, err error) {
 	if f.sendList {
 		*lists++
 		add(&Message{List: &ListID{*lists}})
-		for _, line := range f.lines {
-			batch = append(batch, line)
+		for _, uid := range slices.Sorted(maps.Keys(f.lines)) {
+			batch = append(batch, f.lines[uid])
 		}
 		add(&Message{Listed: &ListID{*lists}})
 		f.sendList = false

@@ -5,20 +5,22 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 )
 
-// MaxLine is the largest line of the protocol in bytes, its newline included.
-const MaxLine = 64 << 10
+// maxLine is the largest line of the protocol in bytes, its newline included. evictd reads
+// lines of at most maxPodSize bytes.
+const maxLine = 64 << 10
 
-// ErrLineTooLong is returned for a line of more than MaxLine bytes.
-var ErrLineTooLong = fmt.Errorf("line of more than %d bytes", MaxLine)
+// errLineTooLong is returned for a line of more bytes than the reader allows.
+var errLineTooLong = errors.New("line is too long")
 
-// lineReader reads lines of at most MaxLine bytes.
+// lineReader reads lines of at most the bytes of its buffer.
 type lineReader struct{ r *bufio.Reader }
 
-func newLineReader(r io.Reader) *lineReader { return &lineReader{bufio.NewReaderSize(r, MaxLine)} }
+func newLineReader(r io.Reader, longest int) *lineReader {
+	return &lineReader{bufio.NewReaderSize(r, longest)}
+}
 
 // next returns the next line without its newline. The line is valid until the next
 // call. It returns io.EOF at the end of the stream, and io.ErrUnexpectedEOF if the
@@ -27,7 +29,7 @@ func (l *lineReader) next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return nil, ErrLineTooLong
+		return nil, errLineTooLong
 	case errors.Is(err, io.EOF) && len(line) > 0:
 		return nil, io.ErrUnexpectedEOF
 	case err != nil:
@@ -52,12 +54,14 @@ func decodeStrict(line []byte, v any) error {
 
 // encode returns a message as a line with its newline.
 func encode(m *Message) ([]byte, error) {
-	line, err := json.Marshal(m)
-	if err != nil {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false) // which would make <, > and & six times as long
+	if err := encoder.Encode(m); err != nil {
 		return nil, err
 	}
-	if len(line) >= MaxLine {
-		return nil, ErrLineTooLong
+	if line.Len() > maxLine {
+		return nil, errLineTooLong
 	}
-	return append(line, '\n'), nil
+	return line.Bytes(), nil
 }

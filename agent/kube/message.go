@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Version is the version of the protocol. It changes with each change of a message.
@@ -23,6 +24,7 @@ type Message struct {
 	Gone     *Gone     `json:"gone,omitempty"`
 	Listed   *ListID   `json:"listed,omitempty"`
 	Accepted *Accepted `json:"accepted,omitempty"`
+	Resend   *Resend   `json:"resend,omitempty"`
 }
 
 // Hello is the first message of each side.
@@ -63,6 +65,9 @@ type Accepted struct {
 	Pods    int       `json:"pods"`
 	Refused []Refusal `json:"refused,omitempty"`
 }
+
+// Resend asks for the complete list again.
+type Resend struct{}
 
 // Refusal is a fact that evictd does not use, or not in full.
 type Refusal struct {
@@ -108,7 +113,7 @@ func decode(line []byte) (*Message, error) {
 	}
 	n := 0
 	for _, set := range []bool{
-		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil,
+		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil, m.Resend != nil,
 	} {
 		if set {
 			n++
@@ -132,7 +137,7 @@ func printable(s string) string {
 	}
 	out := []rune(s)
 	for i, r := range out {
-		if !unicode.IsPrint(r) {
+		if !unicode.IsPrint(r) || r == utf8.RuneError { // which has three bytes, also for one
 			out[i] = ' '
 		}
 	}

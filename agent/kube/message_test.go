@@ -9,7 +9,7 @@ import (
 )
 
 func TestLines(t *testing.T) {
-	long := strings.Repeat("x", MaxLine-1)
+	long := strings.Repeat("x", maxLine-1)
 	for _, tt := range []struct {
 		name, in string
 		want     []string
@@ -20,10 +20,10 @@ func TestLines(t *testing.T) {
 		{"empty line", "\n", []string{""}, io.EOF},
 		{"torn", "a\nb", []string{"a"}, io.ErrUnexpectedEOF},
 		{"longest", long + "\n", []string{long}, io.EOF},
-		{"too long", "a\n" + long + "x\n", []string{"a"}, ErrLineTooLong},
-		{"endless", strings.Repeat("x", 4*MaxLine), nil, ErrLineTooLong},
+		{"too long", "a\n" + long + "x\n", []string{"a"}, errLineTooLong},
+		{"endless", strings.Repeat("x", 4*maxLine), nil, errLineTooLong},
 	} {
-		lines := newLineReader(strings.NewReader(tt.in))
+		lines := newLineReader(strings.NewReader(tt.in), maxLine)
 		var got []string
 		line, err := lines.next()
 		for ; err == nil; line, err = lines.next() {
@@ -69,7 +69,7 @@ func TestDecodeHello(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
-		"plain ä": "plain ä", "a\x1b[2J\nb": "a [2J b", "a\u202eb\u200bc": "a b c", "a\u2028b\u0085c": "a b c",
+		"plain ä": "plain ä", "a\x1b[2J\nb": "a [2J b", "a\u202eb\u200bc": "a b c", "a\u2028b\u0085c": "a b c", "a\xffb": "a b",
 		strings.Repeat("x", maxText+1): strings.Repeat("x", maxText) + "…",
 	} {
 		if got := printable(in); got != want {
@@ -92,13 +92,13 @@ func FuzzLines(f *testing.F) {
 	f.Add(append(bytes.Clone(line), line[:40]...))
 	f.Add([]byte(`{"state":{"connected":true,"ageMilliseconds":9223372036854775807,"error":"\u001b[2J"}}` + "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` + "\n"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		lines, facts := newLineReader(bytes.NewReader(stream)), NewFacts()
+		lines, facts := newLineReader(bytes.NewReader(stream), maxPodSize), NewFacts()
 		for {
 			line, err := lines.next()
 			if err != nil {
 				break
 			}
-			if len(line) >= MaxLine {
+			if len(line) >= maxPodSize {
 				t.Fatalf("line of %d bytes", len(line))
 			}
 			_, _ = decodeHello(line)
@@ -106,33 +106,32 @@ func FuzzLines(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if _, err := encode(m); err != nil && !errors.Is(err, ErrLineTooLong) {
+			if _, err := encode(m); err != nil && !errors.Is(err, errLineTooLong) {
 				t.Fatalf("encode(decode(%q)) = %v", line, err)
 			}
-			apply(facts, m, len(line))
+			apply(facts, m)
 		}
 		if s := facts.Status(testTime); s.Pods > MaxPods || len(s.Refused) > maxNamed {
 			t.Fatalf("status %+v", s)
 		}
-		content, _, err := facts.Encode()
-		if err != nil {
-			t.Fatal(err)
+		if facts.size > maxFactsSize {
+			t.Fatalf("facts of %d bytes", facts.size)
 		}
-		if err := NewFacts().Restore(content, testTime); err != nil {
+		if err := NewFacts().Restore(encoded(t, facts), testTime); err != nil {
 			t.Fatalf("Restore(Encode()) = %v", err)
 		}
 	})
 }
 
 // apply does what a session does with a message.
-func apply(f *Facts, m *Message, size int) {
+func apply(f *Facts, m *Message) {
 	switch {
 	case m.State != nil:
 		f.setState(m.State, testTime)
 	case m.List != nil:
 		f.begin()
 	case m.Pod != nil:
-		f.put(m.Pod, size, testTime)
+		f.put(m.Pod, testTime)
 	case m.Gone != nil:
 		f.gone(m.Gone.UID, testTime)
 	case m.Listed != nil:

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +23,7 @@ type Pod struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Reduced is set if parts were left out because the facts were too large.
+	// Reduced is set if parts were left out because the facts were too large or not valid.
 	Reduced bool `json:"reduced,omitempty"`
 
 	Labels            map[string]string `json:"labels,omitempty"`
@@ -29,8 +31,8 @@ type Pod struct {
 	PriorityClassName string            `json:"priorityClassName,omitempty"`
 	Owner             Owner             `json:"owner,omitzero"` // the controller
 	QoS               evict.QoS         `json:"qos,omitempty"`
-	// Exclusive is the reason why two instances of the pod must not run at the same time;
-	// empty if they may.
+	// Exclusive is the reason why two instances of the pod must not run at the same time, one
+	// of those below; empty if they may.
 	Exclusive          string       `json:"exclusive,omitempty"`
 	RestartPolicy      string       `json:"restartPolicy,omitempty"`
 	TerminationSeconds *int64       `json:"terminationGracePeriodSeconds,omitempty"`
@@ -91,29 +93,24 @@ type Volume struct {
 	SizeLimit string           `json:"sizeLimit,omitempty"`
 }
 
+// The reasons why two instances of a pod must not run at the same time.
 const (
-	// maxParts is the most containers, tolerations, volumes and labels of a pod. A pod with
-	// more is reduced.
-	maxParts = 128
-	// partCost is the memory that one of them takes in addition to its text.
-	partCost = 256
+	ExclusiveAnnotation    = "annotation evictd.io/exclusive"
+	ExclusiveStatefulSet   = "StatefulSet"
+	ExclusiveJob           = "Job"
+	ExclusiveClaim         = "persistent volume claim"
+	ExclusiveResourceClaim = "resource claim"
+	ExclusiveHostPort      = "host port"
+	ExclusiveExtended      = "extended resource"
 )
-
-// parts returns how many containers, tolerations, volumes and labels the pod has.
-func (p *Pod) parts() int {
-	return len(p.Containers) + len(p.InitContainers) + len(p.EphemeralContainers) + len(p.Tolerations) + len(p.Volumes) + len(p.Labels)
-}
-
-// cost returns roughly how much memory the pod takes, given the bytes of its line.
-func (p *Pod) cost(size int) int { return size + p.parts()*partCost }
 
 // key returns namespace/name, to be shown.
 func (p *Pod) key() string { return printable(p.Namespace + "/" + p.Name) }
 
 // parse validates the facts and converts them.
 func (p *Pod) parse() (*evict.Pod, error) {
-	if n := p.parts(); n > maxParts {
-		return nil, fmt.Errorf("%d containers, tolerations, volumes and labels; want at most %d", n, maxParts)
+	if n := p.cost(); n > maxPodSize {
+		return nil, fmt.Errorf("facts take %d bytes of memory; want at most %d", n, maxPodSize)
 	}
 	return p.convert()
 }
@@ -131,12 +128,15 @@ func (p *Pod) convert() (*evict.Pod, error) {
 		Resources: q.resources("resources", p.Resources), Overhead: q.amounts("overhead", p.Overhead),
 		Containers: q.containers("containers", p.Containers), InitContainers: q.containers("initContainers", p.InitContainers),
 	}
+	pod.EphemeralContainers = slices.Grow(pod.EphemeralContainers, len(p.EphemeralContainers))
 	for _, name := range p.EphemeralContainers {
 		pod.EphemeralContainers = append(pod.EphemeralContainers, evict.Container{Name: name})
 	}
+	pod.Tolerations = slices.Grow(pod.Tolerations, len(p.Tolerations))
 	for _, t := range p.Tolerations {
 		pod.Tolerations = append(pod.Tolerations, evict.Toleration(t))
 	}
+	pod.Volumes = slices.Grow(pod.Volumes, len(p.Volumes))
 	for i, v := range p.Volumes {
 		pod.Volumes = append(pod.Volumes, evict.Volume{
 			Name: v.Name, Type: v.Type, Medium: v.Medium, SizeLimit: q.amount(fmt.Sprintf("volumes[%d].sizeLimit", i), v.SizeLimit),
@@ -167,8 +167,15 @@ func (p *Pod) check() error {
 	if err := oneOf("restartPolicy", p.RestartPolicy, "Always", "OnFailure", "Never"); err != nil {
 		return err
 	}
-	if err := oneOf("phase", p.Phase, "Pending", "Running", "Succeeded", "Failed", "Unknown"); err != nil {
+	if err := checkPhase(p.Phase); err != nil {
 		return err
+	}
+	if err := oneOf("exclusive", p.Exclusive, ExclusiveAnnotation, ExclusiveStatefulSet, ExclusiveJob, ExclusiveClaim,
+		ExclusiveResourceClaim, ExclusiveHostPort, ExclusiveExtended); err != nil {
+		return err
+	}
+	if _, offset := p.Deleted.Zone(); offset != 0 {
+		return errors.New("deletionTimestamp is not in UTC") // each offset takes memory, and can lead to a year that JSON can't have
 	}
 	if len(p.Containers) == 0 {
 		return errors.New("no containers")
@@ -180,7 +187,62 @@ func (p *Pod) check() error {
 			}
 		}
 	}
+	return p.checkTexts()
+}
+
+// checkTexts validates the texts that may be more than names.
+func (p *Pod) checkTexts() error {
+	for key, value := range p.Labels {
+		if !isPlain(key) || !isPlain(value) {
+			return fmt.Errorf("label %.60q is not plain text", key)
+		}
+	}
+	for i, t := range p.Tolerations {
+		if !t.valid() {
+			return fmt.Errorf("tolerations[%d] is not plain text", i)
+		}
+	}
+	for i, v := range p.Volumes {
+		if !v.valid() {
+			return fmt.Errorf("volumes[%d] is not plain text", i)
+		}
+	}
+	for i, name := range p.EphemeralContainers {
+		if !isPlain(name) {
+			return fmt.Errorf("ephemeralContainers[%d] is not plain text", i)
+		}
+	}
 	return nil
+}
+
+// clean returns the facts without values that check refuses and that a tenant may be able to
+// choose: the API server does not validate each of them. No tenant can thereby write a pod
+// without facts.
+func (p *Pod) clean() *Pod {
+	c := *p
+	c.Labels = maps.Clone(p.Labels)
+	maps.DeleteFunc(c.Labels, func(key, value string) bool { return !isPlain(key) || !isPlain(value) })
+	c.Tolerations = slices.DeleteFunc(slices.Clone(p.Tolerations), func(t Toleration) bool { return !t.valid() })
+	c.Volumes = slices.DeleteFunc(slices.Clone(p.Volumes), func(v Volume) bool { return !v.valid() })
+	c.EphemeralContainers = slices.DeleteFunc(slices.Clone(p.EphemeralContainers), func(name string) bool { return !isPlain(name) })
+	c.Reduced = c.Reduced || len(c.Labels) < len(p.Labels) || len(c.Tolerations) < len(p.Tolerations) ||
+		len(c.Volumes) < len(p.Volumes) || len(c.EphemeralContainers) < len(p.EphemeralContainers)
+	if checkPhase(c.Phase) != nil {
+		c.Phase = ""
+	}
+	return &c
+}
+
+func (t Toleration) valid() bool {
+	return isPlain(t.Key) && isPlain(t.Operator) && isPlain(t.Value) && isPlain(t.Effect)
+}
+
+func (v Volume) valid() bool {
+	return isPlain(v.Name) && isPlain(string(v.Type)) && isPlain(v.Medium)
+}
+
+func checkPhase(phase string) error {
+	return oneOf("phase", phase, "Pending", "Running", "Succeeded", "Failed", "Unknown")
 }
 
 func oneOf(field, value string, allowed ...string) error {
@@ -202,6 +264,24 @@ func IsName(s string) bool {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '.', c == '_', c == ':':
 		default:
+			return false
+		}
+	}
+	return true
+}
+
+// maxPlain bounds plain text: a qualified name is a prefix of 253 characters, a slash and 63
+// more.
+const maxPlain = 317
+
+// isPlain reports whether s is plain text: printable ASCII in which JSON needs no escapes.
+func isPlain(s string) bool {
+	if len(s) > maxPlain {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
 			return false
 		}
 	}
@@ -238,6 +318,7 @@ func (q *quantities) resources(field string, r Resources) evict.Resources {
 }
 
 func (q *quantities) containers(field string, cs []Container) (list []evict.Container) {
+	list = slices.Grow(list, len(cs))
 	for _, c := range cs {
 		list = append(list, evict.Container{Name: c.Name, Resources: q.resources(field+"."+c.Name, c.Resources), Sidecar: c.Sidecar})
 	}

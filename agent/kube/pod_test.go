@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -81,7 +82,17 @@ func TestParseRefuses(t *testing.T) {
 		`containers.main.requests.memory: "-1" is neg`: func(p *Pod) { p.Containers[0].Resources.Requests.Memory = "-1" },
 		`overhead.memory: "x" is not a quantity`:       func(p *Pod) { p.Overhead.Memory = "x" },
 		`volumes[0].sizeLimit: "1e1000000000" is not`:  func(p *Pod) { p.Volumes[0].SizeLimit = "1e1000000000" },
-		`205 containers, tolerations, volumes and`:     func(p *Pod) { p.EphemeralContainers = make([]string, 200) },
+		`bytes of memory; want at most 16384`:          func(p *Pod) { p.EphemeralContainers = make([]string, 200) },
+		`label "<" is not plain text`:                  func(p *Pod) { p.Labels = map[string]string{"<": ""} },
+		`label "a" is not plain text`:                  func(p *Pod) { p.Labels["a"] = "\ufffd" },
+		`label "app" is not plain text`:                func(p *Pod) { p.Labels["app"] = strings.Repeat("x", maxPlain+1) },
+		`tolerations[0] is not plain text`:             func(p *Pod) { p.Tolerations[0].Value = "a&b" },
+		`volumes[0] is not plain text`:                 func(p *Pod) { p.Volumes[0].Medium = "\u2028" },
+		`ephemeralContainers[0] is not plain text`:     func(p *Pod) { p.EphemeralContainers[0] = "\\" },
+		`exclusive is "x"; want one of annotation`:     func(p *Pod) { p.Exclusive = "x" },
+		`deletionTimestamp is not in UTC`: func(p *Pod) {
+			p.Deleted = time.Date(9999, 12, 31, 23, 59, 0, 0, time.FixedZone("", -23*3600))
+		},
 	} {
 		p := web()
 		change(p)

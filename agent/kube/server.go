@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +22,16 @@ const (
 	writeTimeout = 10 * time.Second
 	// helloTimeout is how long a peer may take to send its hello.
 	helloTimeout = 5 * time.Second
-	// maxRate and maxByteRate bound what evictd reads in a second, so that a peer can't
-	// keep a CPU busy. A complete list of MaxPods takes half a second. Messages that go
-	// through all facts count as walkWeight lines.
-	maxRate     = 2 * MaxPods
-	maxByteRate = 8 << 20
-	walkWeight  = 50
+	// A peer may send lineBurst lines and decodeBurst bytes at once, which a complete list of
+	// MaxPods has, and then lineRate lines and decodeRate bytes a second: decoding makes garbage
+	// of several times its bytes, and no GC runs while a threshold is met. The bytes of a line
+	// count twice, because the decoder copies it, and each comma as elementSize: an empty element
+	// of an array has two bytes, and in memory about that much.
+	lineBurst, lineRate     = MaxPods + 100, 100
+	decodeBurst, decodeRate = 6 << 20, 128 << 10
+	elementSize             = 128
+	// listInterval is the time between the ends of two complete lists, which visit all facts.
+	listInterval = time.Second
 	// changeInterval is the time between two calls of Changed. After each the inventory
 	// lists the runtime's pods.
 	changeInterval = time.Second
@@ -48,10 +53,28 @@ type Server struct {
 	Log     *slog.Logger
 
 	// These bound all sessions together, of which only one runs at a time.
-	second                               time.Time // when the present second began
-	lines, bytes                         int       // read in it
-	changedAt                            time.Time // when Changed is or was last called
-	connected, ended, rejected, refusals logLimiter
+	lines, decoded bucket
+	listedAt       time.Time // when the last complete list ended
+	changedAt      time.Time // when Changed is or was last called
+
+	connected, ended, rejected, refusals, unaccepted logLimiter
+}
+
+// bucket is a token bucket. The zero bucket is full.
+type bucket struct {
+	spent float64
+	at    time.Time // when it was
+}
+
+// take takes n tokens from a bucket of burst tokens, to which rate tokens a second return. It
+// returns how long the caller has to wait.
+func (b *bucket) take(n, burst, rate int, now time.Time) time.Duration {
+	if !b.at.IsZero() {
+		b.spent = max(0, b.spent-now.Sub(b.at).Seconds()*float64(rate))
+	}
+	b.spent, b.at = b.spent+float64(n), now
+	lacking := max(0, b.spent-float64(burst))
+	return time.Duration(lacking / float64(rate) * float64(time.Second))
 }
 
 // logLimiter bounds the log lines about one kind of event.
@@ -90,7 +113,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept evictd-kube: %w", err)
 			}
-			s.Log.Warn("could not accept a connection of evictd-kube", "error", err)
+			if skipped, ok := s.unaccepted.allow(time.Now()); ok {
+				s.Log.Warn("could not accept a connection of evictd-kube", "error", err, "not_logged", skipped)
+			}
 			if !sleep(ctx, time.Second) { // out of descriptors, say
 				return nil
 			}
@@ -166,7 +191,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 
 // serve exchanges hellos and applies messages until one fails.
 func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, established *bool) error {
-	lines := newLineReader(conn)
+	lines := newLineReader(conn, maxPodSize)
 	if err := conn.SetReadDeadline(began.Add(helloTimeout)); err != nil {
 		return err
 	}
@@ -193,20 +218,23 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 	}
 	t := session{Server: s, conn: conn}
 	for {
-		if !s.throttle(ctx, 1, len(line)) {
-			return net.ErrClosed
-		}
 		if err := conn.SetReadDeadline(time.Now().Add(silenceTimeout)); err != nil {
 			return err
 		}
 		if line, err = lines.next(); err != nil {
 			return err
 		}
+		if !s.throttle(ctx, line) {
+			return net.ErrClosed
+		}
 		m, err := decode(line)
 		if err != nil {
 			return err
 		}
-		if err := t.apply(m, len(line)); err != nil {
+		if m.Listed != nil && !sleep(ctx, time.Until(s.listedAt.Add(listInterval))) {
+			return net.ErrClosed
+		}
+		if err := t.apply(m); err != nil {
 			return err
 		}
 	}
@@ -219,37 +247,28 @@ type session struct {
 	list *ListID // the list that is being sent; nil for none
 }
 
-// throttle counts lines and bytes, and waits if the peer has sent more than maxRate or
-// maxByteRate in this second. It returns false if ctx ends.
-func (s *Server) throttle(ctx context.Context, lines, bytes int) bool {
+// throttle counts a line, and waits if the peer sends faster than it may. It returns false if
+// ctx ends.
+func (s *Server) throttle(ctx context.Context, line []byte) bool {
 	now := time.Now()
-	if now.Sub(s.second) >= time.Second {
-		s.second, s.lines, s.bytes = now, 0, 0
-	}
-	s.lines += lines
-	s.bytes += bytes
-	if s.lines <= maxRate && s.bytes <= maxByteRate {
-		return true
-	}
-	return sleep(ctx, time.Until(s.second.Add(time.Second)))
+	size := 2*len(line) + bytes.Count(line, []byte(","))*elementSize
+	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
+	return wait == 0 || sleep(ctx, wait)
 }
 
-// apply applies a message of size bytes.
-func (t *session) apply(m *Message, size int) error {
+// apply applies a message.
+func (t *session) apply(m *Message) error {
 	now := time.Now()
-	if m.Pod == nil {
-		t.lines += walkWeight
-	}
 	switch {
 	case m.State != nil:
 		t.Facts.setState(m.State, now)
-		return nil
+		return t.ask(now)
 	case m.List != nil:
 		t.list = m.List
 		t.Facts.begin()
 		return nil
 	case m.Pod != nil:
-		if why := t.Facts.put(m.Pod, size, now); why != "" {
+		if why := t.Facts.put(m.Pod, now); why != "" {
 			t.logRefusal(m.Pod, why, now)
 		}
 	case m.Gone != nil:
@@ -258,7 +277,7 @@ func (t *session) apply(m *Message, size int) error {
 		if t.list == nil || *t.list != *m.Listed {
 			return fmt.Errorf("end of list %d, which did not begin", m.Listed.ID)
 		}
-		t.list = nil
+		t.list, t.listedAt = nil, now
 		pods, refused := t.Facts.listed(now)
 		if err := send(t.conn, &Message{Accepted: &Accepted{ID: m.Listed.ID, Pods: pods, Refused: refused}}); err != nil {
 			return err
@@ -270,6 +289,15 @@ func (t *session) apply(m *Message, size int) error {
 		t.change(now)
 	}
 	return nil
+}
+
+// ask asks for the complete list if it has facts for which there was no room before.
+// evictd-kube sends a state at least every StateInterval.
+func (t *session) ask(now time.Time) error {
+	if t.list != nil || !t.Facts.wantsList(now) {
+		return nil
+	}
+	return send(t.conn, &Message{Resend: &Resend{}})
 }
 
 // change calls Changed, now or changeInterval after the last call.

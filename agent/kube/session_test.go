@@ -122,11 +122,12 @@ func TestSessions(t *testing.T) {
 	if s := e.Facts.Status(time.Now()); !s.Connected || s.Watching || s.Node != "n1" || !s.AsOf.IsZero() {
 		t.Errorf("status %+v; want a session with node n1 that does not watch", s)
 	}
-	feed.Replace(pods(MaxPods))
+	const n = MaxPods / 2 // less than maxFactsSize
+	feed.Replace(pods(n))
 	feed.Confirm(time.Now())
 	until(t, "all pods", func() bool {
 		s := e.Facts.Status(time.Now())
-		return s.Pods == MaxPods && s.Watching && !s.AsOf.IsZero()
+		return s.Pods == n && s.Watching && !s.AsOf.IsZero()
 	})
 	until(t, "call of Changed", func() bool { return e.changes.Load() > 0 })
 
@@ -135,14 +136,11 @@ func TestSessions(t *testing.T) {
 	feed.Put(changed)
 	feed.Remove("u1")
 	until(t, "change", func() bool {
-		return e.Facts.Specification(runs(0)).Containers[0].Resources.Requests.Memory.String() == "3Gi" && e.Facts.Status(time.Now()).Pods == MaxPods-1
+		return e.Facts.Specification(runs(0)).Containers[0].Resources.Requests.Memory.String() == "3Gi" && e.Facts.Status(time.Now()).Pods == n-1
 	})
 
 	// evictd restarts with what it had saved, and gets the list again.
-	content, _, err := e.Facts.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := encoded(t, e.Facts)
 	e.stop()
 	feed.Remove("u2")
 	feed.Replace(pods(3)[:2])
@@ -150,13 +148,13 @@ func TestSessions(t *testing.T) {
 	if err := restarted.Restore(content, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if s := restarted.Status(time.Now()); s.Pods != MaxPods-1 || s.AsOf.IsZero() || s.Connected {
+	if s := restarted.Status(time.Now()); s.Pods != n-1 || s.AsOf.IsZero() || s.Connected {
 		t.Errorf("status after a restart %+v; want the saved facts and their age", s)
 	}
 	e = serve(t, socket, restarted)
 	until(t, "list again", func() bool {
-		about, ok := e.Facts.About("u2")
-		return ok && about.Left && e.Facts.Specification(runs(1)) != nil
+		about, ok := e.Facts.Describe("u2")
+		return ok && about.Gone && e.Facts.Specification(runs(1)) != nil
 	})
 
 	// evictd-kube restarts: the facts stay.
@@ -169,8 +167,8 @@ func TestSessions(t *testing.T) {
 	feed.Replace(pods(1))
 	run(t, feed, socket)
 	until(t, "new session", func() bool {
-		about, _ := e.Facts.About("u1")
-		return e.Facts.Status(time.Now()).Connected && about.Left
+		about, _ := e.Facts.Describe("u1")
+		return e.Facts.Status(time.Now()).Connected && about.Gone
 	})
 }
 
@@ -200,7 +198,7 @@ func TestHostileLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range append(hostile, `{"accepted":{"id":1,"pods":1}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*MaxLine)) {
+	for _, line := range append(hostile, `{"accepted":{"id":1,"pods":1}}`, `{"resend":{}}`, string(first[:len(first)-2])+strings.Repeat(" ", maxPodSize)+"}", `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
 		conn, r := raw(t, socket, hello, string(first), line+"\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatalf("%.60q: no hello: %v", line, err)

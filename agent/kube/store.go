@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"time"
 )
@@ -10,13 +11,15 @@ const (
 	// saveInterval is how often changed facts are saved. A crash loses the facts about the
 	// pods of this time until evictd-kube connects again.
 	saveInterval = 10 * time.Second
-	// ageSaveInterval is how often unchanged facts are saved for their age.
+	// ageSaveInterval is how often facts are saved that are unchanged, for their age, or that
+	// change while a threshold is met.
 	ageSaveInterval = 5 * time.Minute
 )
 
 // Store saves the facts. agent/state implements it.
 type Store interface {
-	SaveFacts(content []byte) error
+	// SaveFacts replaces the saved facts by what write writes.
+	SaveFacts(write func(io.Writer) error) error
 	// LoadFacts returns the saved facts; nil and no error if there are none.
 	LoadFacts() ([]byte, error)
 	// RejectFacts moves saved facts aside that could not be decoded. It returns an error
@@ -37,17 +40,18 @@ func (f *Facts) Load(store Store) error {
 	return nil
 }
 
-// SaveChanges saves the facts after changes and every ageSaveInterval, until ctx ends, and
-// then once more. It logs when failures begin or have another cause.
+// SaveChanges saves the facts after changes, unless a threshold is met, and every
+// ageSaveInterval, until ctx ends, and then once more. It logs when failures begin or have another cause.
 func (f *Facts) SaveChanges(ctx context.Context, store Store, log *slog.Logger) {
 	ticker := time.NewTicker(saveInterval)
 	defer ticker.Stop()
 	savedVersion, savedAt, failing := f.Version(), time.Now(), ""
 	save := func() {
-		content, version, err := f.Encode()
-		if err == nil {
-			err = store.SaveFacts(content)
-		}
+		var version uint64
+		err := store.SaveFacts(func(w io.Writer) (err error) {
+			version, err = f.Encode(w)
+			return err
+		})
 		if err != nil {
 			if text := err.Error(); text != failing {
 				failing = text
@@ -63,7 +67,8 @@ func (f *Facts) SaveChanges(ctx context.Context, store Store, log *slog.Logger) 
 			save()
 			return
 		case <-ticker.C:
-			if f.Version() != savedVersion || time.Since(savedAt) >= ageSaveInterval {
+			busy := f.Busy != nil && f.Busy()
+			if f.Version() != savedVersion && !busy || time.Since(savedAt) >= ageSaveInterval {
 				save()
 			}
 		}

@@ -1,8 +1,10 @@
 package state
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,12 +14,21 @@ import (
 // it changes with the pods and not with the decision, and can have a few megabytes.
 const factsName = "facts.json"
 
-// SaveFacts replaces the saved facts. Save does not wait for it.
-func (s *Store) SaveFacts(content []byte) error {
+// factsBuffer is how much of the facts is written at once, in bytes.
+const factsBuffer = 16 << 10
+
+// SaveFacts replaces the saved facts by what write writes. Save does not wait for it.
+func (s *Store) SaveFacts(write func(io.Writer) error) error {
 	if err := s.prepare(); err != nil {
 		return err
 	}
-	return s.replaceFile(factsName, content)
+	return s.replaceFile(factsName, func(w io.Writer) error {
+		buffered := bufio.NewWriterSize(w, factsBuffer)
+		if err := write(buffered); err != nil {
+			return err
+		}
+		return buffered.Flush()
+	})
 }
 
 // LoadFacts returns the saved facts; nil and no error if there are none. A file that

@@ -2,12 +2,21 @@ package state
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 )
+
+// writes writes a text.
+func writes(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+}
 
 func TestFacts(t *testing.T) {
 	dir := t.TempDir()
@@ -20,7 +29,7 @@ func TestFacts(t *testing.T) {
 		t.Errorf("LoadFacts() without a file = %q, %v; want none", content, err)
 	}
 	for _, want := range []string{"first", "second"} {
-		if err := store.SaveFacts([]byte(want)); err != nil {
+		if err := store.SaveFacts(writes(want)); err != nil {
 			t.Fatal(err)
 		}
 		if content, err := store.LoadFacts(); string(content) != want || err != nil {
@@ -59,7 +68,7 @@ func TestSaveFactsDuringSave(t *testing.T) {
 	var savers sync.WaitGroup
 	for range 20 {
 		savers.Go(func() {
-			if err := store.SaveFacts([]byte("facts")); err != nil {
+			if err := store.SaveFacts(writes("facts")); err != nil {
 				t.Error(err)
 			}
 		})

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -138,7 +139,10 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	return s.replaceFile(fileName, content)
+	return s.replaceFile(fileName, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
 }
 
 // prepare retries what failed earlier: it opens and locks the directory where Open
@@ -171,7 +175,7 @@ func (s *Store) prepare() error {
 
 // replaceFile writes a new file and renames it to name. Its temporary file has a fixed name,
 // so crashes while writing leave at most one.
-func (s *Store) replaceFile(name string, content []byte) (err error) {
+func (s *Store) replaceFile(name string, write func(io.Writer) error) (err error) {
 	path := filepath.Join(s.dir, name+newSuffix)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -182,7 +186,7 @@ func (s *Store) replaceFile(name string, content []byte) (err error) {
 			os.Remove(path)
 		}
 	}()
-	_, err = f.Write(content)
+	err = write(f)
 	if err == nil {
 		err = f.Sync()
 	}

@@ -25,16 +25,16 @@ func factsOf(facts *kube.Facts, uid string, now time.Time) *control.Facts {
 	if facts == nil {
 		return nil
 	}
-	about, ok := facts.About(uid)
+	about, ok := facts.Describe(uid)
 	if !ok {
 		return nil
 	}
 	f := &control.Facts{Owner: about.Owner, AgeSeconds: control.Age(about.AsOf, now), Refused: about.Refused}
 	switch {
-	case about.Left:
+	case about.Gone:
 		f.Note = "the pod is no longer in the API"
 	case about.Reduced:
-		f.Note = "the pod is too large: labels, tolerations, volumes or single containers are left out"
+		f.Note = "labels, tolerations, volumes or single containers are left out: they are not valid, or there is no room for them"
 	}
 	return f
 }

@@ -19,7 +19,7 @@ func TestKubernetesStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &control.Kubernetes{
-		AgeSeconds: new(60.0), Pods: 1, Used: 1, Refusals: 1, Refused: control.List[control.Refusal]{{Pod: "default/bad", UID: "u2", Why: "no containers"}},
+		AgeSeconds: new(60.0), Pods: 1, Refusals: 1, Refused: control.List[control.Refusal]{{Pod: "default/bad", UID: "u2", Why: "no containers"}},
 	}
 	if diff := cmp.Diff(want, kubernetesStatus(facts, now)); diff != "" {
 		t.Errorf("kubernetesStatus() (-want +got):\n%s", diff)

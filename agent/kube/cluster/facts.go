@@ -176,30 +176,35 @@ func volumeOf(v *corev1.Volume) (_ kube.Volume, local bool) {
 // "" if they may.
 func exclusive(p *corev1.Pod) string {
 	if p.Annotations[annotationExclusive] == "true" {
-		return "annotation " + annotationExclusive
+		return kube.ExclusiveAnnotation
 	}
 	// Those of other API groups run their pods once, too.
-	if c := metav1.GetControllerOf(p); c != nil && (c.Kind == "StatefulSet" || c.Kind == "Job") {
-		return c.Kind
+	if c := metav1.GetControllerOf(p); c != nil {
+		switch c.Kind {
+		case "StatefulSet":
+			return kube.ExclusiveStatefulSet
+		case "Job":
+			return kube.ExclusiveJob
+		}
 	}
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			return "persistent volume claim"
+			return kube.ExclusiveClaim
 		}
 	}
 	if len(p.Spec.ResourceClaims) > 0 {
-		return "resource claim"
+		return kube.ExclusiveResourceClaim
 	}
 	for _, cs := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range cs {
 			for _, port := range cs[i].Ports {
 				if port.HostPort != 0 {
-					return "host port"
+					return kube.ExclusiveHostPort
 				}
 			}
 			for name := range cs[i].Resources.Limits {
 				if extended(name) {
-					return "extended resource"
+					return kube.ExclusiveExtended
 				}
 			}
 		}

@@ -46,6 +46,12 @@ func TestHostilePodsHaveFacts(t *testing.T) {
 				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1e30"))}}})
 			}
 		},
+		func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "<\u2028>"}}}}
+			p.Spec.Tolerations = []corev1.Toleration{{Key: "\x00", Value: strings.Repeat("<", 100_000)}}
+			p.Labels = map[string]string{"a": "\ufffd"}
+			p.Status.Phase = "Half-finished"
+		},
 		func(p *corev1.Pod) { p.Annotations = map[string]string{"a": strings.Repeat("\x00", 200_000)} },
 	}
 	for _, text := range []string{"0", "1n", "0.0000000001", "1e-9", "8Ei", "1e30", "1E18", "99999999999999999999999999Gi", "123456789.123456789", "1e99"} {
@@ -59,7 +65,7 @@ func TestHostilePodsHaveFacts(t *testing.T) {
 	n.until("list", func(s kube.Status) bool { return s.Watching && s.Pods+int(s.Refusals) >= len(hostile) })
 	for i := range hostile {
 		if uid := fmt.Sprint("p", i); n.priority(uid) != 7 {
-			about, _ := n.facts.About(uid)
+			about, _ := n.facts.Describe(uid)
 			t.Errorf("pod %d has no facts: %+v", i, about)
 		}
 	}

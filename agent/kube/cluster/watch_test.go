@@ -100,8 +100,8 @@ func (n *node) until(what string, ok func(kube.Status) bool) {
 
 // has reports whether evictd has facts about a pod that is in the API.
 func (n *node) has(uid string) bool {
-	about, ok := n.facts.About(uid)
-	return ok && !about.Left
+	about, ok := n.facts.Describe(uid)
+	return ok && !about.Gone
 }
 
 func (n *node) priority(uid string) int32 {
