@@ -198,7 +198,9 @@ func TestHostileLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range append(hostile, `{"accepted":{"id":1,"pods":1}}`, `{"resend":{}}`, string(first[:len(first)-2])+strings.Repeat(" ", maxPodSize)+"}", `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
+	const list = "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` // evictd answers it
+	long := string(first[:len(first)-2]) + strings.Repeat(" ", maxPodSize) + "}" + list
+	for _, line := range append(hostile, long, `{"accepted":{"id":1,"pods":1}}`, `{"resend":{}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
 		conn, r := raw(t, socket, hello, string(first), line+"\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatalf("%.60q: no hello: %v", line, err)
