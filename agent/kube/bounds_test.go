@@ -70,7 +70,7 @@ func TestThrottle(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, s := time.Now(), &Server{}
 				for range tt.n {
-					if !s.throttle(t.Context(), []byte(tt.line)) {
+					if !s.throttle(t.Context(), decodedSize([]byte(tt.line))) {
 						t.Fatal("throttle() = false")
 					}
 				}
@@ -79,7 +79,7 @@ func TestThrottle(t *testing.T) {
 				}
 				ended, cancel := context.WithCancel(t.Context())
 				cancel()
-				if s.throttle(ended, make([]byte, decodeBurst)) {
+				if s.throttle(ended, decodeBurst) {
 					t.Error("throttle() = true after the end of its context; want false")
 				}
 			})
@@ -113,6 +113,23 @@ func TestListsAreThrottled(t *testing.T) {
 		synctest.Wait()
 		if most := 1 + int32((took+changeInterval)/changeInterval); changes.Load() > most {
 			t.Errorf("%d calls of Changed in %v; want at most %d", changes.Load(), took, most)
+		}
+	})
+}
+
+// A session takes buffers: a peer can't begin one after the other.
+func TestSessionsAreThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{Facts: NewFacts(), Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
+		began := time.Now()
+		const sessions = 1000
+		for range sessions {
+			conn, _ := pipe(t, s)
+			conn.Close()
+			synctest.Wait()
+		}
+		if took, want := time.Since(began), (sessions*sessionSize-decodeBurst)/decodeRate*time.Second; took < want {
+			t.Errorf("%d sessions took %v; want at least %v", sessions, took, want)
 		}
 	})
 }

@@ -71,12 +71,12 @@
 //     most [maxPodSize] bytes. The size of a fact ([Pod.cost]) is at least the memory that both
 //     of its forms take; that of the message does not matter.
 //  2. A peer can send one complete list at once, and then [lineRate] lines and [decodeRate]
-//     bytes a second, in all sessions together. Empty elements count as what they become. This
-//     bounds the garbage of decoding (TestPeerMakesBoundedGarbage).
+//     bytes a second, in all sessions together. Empty elements count as what they become, and sessions
+//     as their buffers. This bounds the garbage of decoding (TestPeerMakesBoundedGarbage).
 //  3. The mutex of the facts is locked for at most three visits of all facts, and for a peer at
 //     most once a second, at the end of a list, at a state or at the bounds. The facts of a
-//     running pod that had none may take more, once. The facts are not formatted, sorted or
-//     written while it is locked.
+//     running pod that had none may take more, once. While it is locked, texts about at most
+//     one pod are formatted, and nothing is written.
 //  4. Texts are names, of a closed set, or plain ASCII that JSON does not escape. The saved
 //     facts, which are written one pod at a time, are therefore not larger than the facts, and
 //     every file that evictd saves can be loaded.

@@ -26,10 +26,12 @@ const (
 	// MaxPods has, and then lineRate lines and decodeRate bytes a second: decoding makes garbage
 	// of several times its bytes, and no GC runs while a threshold is met. The bytes of a line
 	// count twice, because the decoder copies it, and each comma as elementSize: an empty element
-	// of an array has two bytes, and in memory about that much.
+	// of an array has two bytes, and in memory about that much. A session counts as sessionSize
+	// for its buffers.
 	lineBurst, lineRate     = MaxPods + 100, 100
 	decodeBurst, decodeRate = 6 << 20, 128 << 10
 	elementSize             = 128
+	sessionSize             = 32 << 10
 	// listInterval is the time between the ends of two complete lists, which visit all facts.
 	listInterval = time.Second
 	// changeInterval is the time between two calls of Changed. After each the inventory
@@ -191,8 +193,11 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 
 // serve exchanges hellos and applies messages until one fails.
 func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, established *bool) error {
+	if !s.throttle(ctx, sessionSize) {
+		return net.ErrClosed
+	}
 	lines := newLineReader(conn, maxPodSize)
-	if err := conn.SetReadDeadline(began.Add(helloTimeout)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
 	line, err := lines.next()
@@ -224,7 +229,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 		if line, err = lines.next(); err != nil {
 			return err
 		}
-		if !s.throttle(ctx, line) {
+		if !s.throttle(ctx, decodedSize(line)) {
 			return net.ErrClosed
 		}
 		m, err := decode(line)
@@ -247,11 +252,15 @@ type session struct {
 	list *ListID // the list that is being sent; nil for none
 }
 
+// decodedSize returns as how many bytes a line counts.
+func decodedSize(line []byte) int {
+	return 2*len(line) + bytes.Count(line, []byte(","))*elementSize
+}
+
 // throttle counts a line, and waits if the peer sends faster than it may. It returns false if
 // ctx ends.
-func (s *Server) throttle(ctx context.Context, line []byte) bool {
+func (s *Server) throttle(ctx context.Context, size int) bool {
 	now := time.Now()
-	size := 2*len(line) + bytes.Count(line, []byte(","))*elementSize
 	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
 	return wait == 0 || sleep(ctx, wait)
 }
