@@ -54,14 +54,12 @@ func decodeStrict(line []byte, v any) error {
 
 // encode returns a message as a line with its newline.
 func encode(m *Message) ([]byte, error) {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // which would make <, > and & six times as long
-	if err := encoder.Encode(m); err != nil {
+	line, err := json.Marshal(m)
+	if err != nil {
 		return nil, err
 	}
-	if line.Len() > maxLine {
+	if len(line) >= maxLine {
 		return nil, errLineTooLong
 	}
-	return line.Bytes(), nil
+	return append(line, '\n'), nil
 }

@@ -138,3 +138,21 @@ func apply(f *Facts, m *Message) {
 		f.listed(testTime)
 	}
 }
+
+// The answer to a list fits into a line, whatever the texts of the refused pods are.
+func TestAnswerFits(t *testing.T) {
+	for _, text := range []string{"<", `"`, "ä", "\x00", "\xff", "\U0010ffff"} {
+		text = strings.Repeat(text, maxPodSize)
+		f := NewFacts()
+		for i := range maxNamed + 1 {
+			f.put(&Pod{UID: string(rune('a'+i)) + text, Namespace: text, Name: text, Phase: text}, testTime)
+		}
+		pods, refused := f.listed(testTime)
+		if len(refused) != maxNamed {
+			t.Fatalf("%d refused; want %d", len(refused), maxNamed)
+		}
+		if _, err := encode(&Message{Accepted: &Accepted{Pods: pods, Refused: refused}}); err != nil {
+			t.Errorf("encode() of refusals with %.10q = %v", text, err)
+		}
+	}
+}
