@@ -14,11 +14,11 @@ import (
 // While a threshold is met, facts about pods are saved more rarely.
 func TestFactsKnowTheUrgency(t *testing.T) {
 	d := buildHere(t)
-	if !d.kubernetes.facts.Busy() {
+	if !d.facts.Busy() {
 		t.Error("Busy() before the first iteration = false; want true")
 	}
 	d.lastView.Store(&loop.View{Time: time.Now(), Policy: &evict.Policy{}})
-	if d.kubernetes.facts.Busy() {
+	if d.facts.Busy() {
 		t.Error("Busy() without thresholds = true; want false")
 	}
 }
