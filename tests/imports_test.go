@@ -31,6 +31,7 @@ var importRules = map[string][]string{
 	"agent/tasks":           {"agent/pollinterval", "agent/signal", "agent/evict", "kernel"},
 	"agent/disks":           {"agent/pollinterval", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":             {"agent/evict", "kernel", "cri"},
+	"agent/podfence":        {"kernel"},
 	"agent/execute":         {"agent/signal", "agent/evict", "agent/act"},
 	"agent/loop":            {"agent/pollinterval", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
 	"agent/reclaim":         {"agent/pollinterval", "agent/signal", "agent/evict", "kernel", "cri"},

@@ -1,0 +1,49 @@
+// Package podfence keeps an evicted pod from running again. The kubelet starts a killed
+// container again within 0.2 to 1.7 s, with or without the API server; a fence in the
+// pod's cgroup makes that fail until the pod is reported Failed.
+//
+// # What a fence is
+//
+// Two limits of the pod's cgroup, the parent of its containers' cgroups, are set to 0:
+//
+//   - pids.max (v1, and v2 with the pids controller). The runtime's init process is moved
+//     into the container's cgroup and can't fork (kernel/cgroup/pids.c: pids_can_fork), so
+//     no container starts. systemd writes it back at daemon-reload, daemon-reexec and when a
+//     property of the slice is set, as a resize does (src/core/cgroup.c:
+//     cgroup_context_apply).
+//   - cgroup.max.descendants (v2). The cgroup of a new container can't be made
+//     (kernel/cgroup/cgroup.c: cgroup_check_hierarchy_limits). systemd does not write it.
+//
+// The kubelet writes pids.max only when it makes the pod's cgroup
+// (pkg/kubelet/cm/pod_container_manager_linux.go: EnsureExists).
+//
+// A fence that outlives its eviction keeps the pod in CrashLoopBackOff for ever. So the
+// fence is marked before it is set: a record with the old limits in a file below /run,
+// which an evictd that starts after a crash reads. The cgroup's removal ends its fence.
+//
+// # Who calls what
+//
+//   - [Open] at start, before anything is killed. It returns the fences that an earlier
+//     evictd of this boot left. The caller keeps those of pods whose eviction is pending
+//     and lifts the others.
+//   - [Table.Prepare], when a pod may become a victim, on a goroutine that may block. It
+//     opens the limits. [Fence.Close] when it no longer may.
+//   - [Fence.Set], right after the kill, on any thread. It opens nothing and allocates
+//     nothing unless it fails, and takes no mutex of this package. The write to
+//     cgroup.max.descendants waits for the kernel's cgroup_mutex, so a thread that must not
+//     block hands Set to another; pids.max is written before it and waits for nothing. If
+//     Set fails, there is no fence, and the caller has to expect the pod to run again.
+//   - [Table.Check] every 500 ms, on one goroutine that may block. It sets limits again
+//     that others changed, and repairs the file of marks.
+//   - [Fence.Lift] when the pod may run after all, and [Table.LiftAll] at a clean stop, on
+//     goroutines that may block.
+//
+// # Marks
+//
+// The file has a fixed number of records of one size, and is written in full when it is
+// made. A mark is one pwrite(2) into a page that is in memory, because the file is also
+// mapped and locked. The mapping is never accessed: a file that another program truncates
+// must not become a SIGBUS. pwrite was measured to take 1 to 2 µs on tmpfs. Each
+// record has a checksum over itself and the boot id. A record of another boot, or one that
+// was written in part, is therefore never taken for a mark.
+package podfence
