@@ -3,9 +3,17 @@
 package podfence
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // Not under the race detector, which moves every buffer that the kernel fills to the heap.
@@ -37,9 +45,65 @@ func BenchmarkSet(b *testing.B) {
 	for _, dir := range []string{"/run", "/dev/shm"} {
 		b.Run(dir, func(b *testing.B) { benchmarkSet(b, newPod(b, h), dir) })
 	}
-	if h.Unified != "" && h.Unified != h.Memory {
+	if h.Version == cgroup.Hybrid {
 		b.Run("unified", func(b *testing.B) { benchmarkSet(b, newPod(b, unified(h)), "/dev/shm") })
 	}
+}
+
+// BenchmarkSetWhileBusy sets fences while cgroups are made and removed, which takes
+// cgroup_mutex: a write to cgroup.max.descendants waits for it, one to pids.max does not.
+func BenchmarkSetWhileBusy(b *testing.B) {
+	h := native(b)
+	b.Run(h.Version.String(), func(b *testing.B) { benchmarkSetWhileBusy(b, h) })
+	if h.Version == cgroup.Hybrid {
+		b.Run("unified", func(b *testing.B) { benchmarkSetWhileBusy(b, unified(h)) })
+	}
+}
+
+func benchmarkSetWhileBusy(b *testing.B, h *cgroup.Hierarchy) {
+	p, stop := newPod(b, h), make(chan struct{})
+	var churn sync.WaitGroup
+	for i := range 4 {
+		churn.Go(func() {
+			dir := p.root.Path(filepath.Dir(p.path), fmt.Sprint("churn", i))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					os.Mkdir(dir, 0o755)
+					os.Remove(dir)
+				}
+			}
+		})
+	}
+	// With a P to spare and at the priority of the hot path, Set waits for the lock alone.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	runtime.LockOSThread()
+	if _, err := process.SetFIFO(1); err != nil {
+		b.Log("at normal priority: ", err)
+	}
+	benchmarkSet(b, p, "/dev/shm")
+	close(stop)
+	churn.Wait()
+}
+
+// BenchmarkMark is the part of Set that writes the file.
+func BenchmarkMark(b *testing.B) {
+	h := native(b)
+	dir, err := mkdirTemp(b, "/dev/shm")
+	if err != nil {
+		b.Skip("needs a directory for the marks: ", err)
+	}
+	table, _ := openTable(b, h, dir+"/fences")
+	f := newPod(b, h).prepare(table)
+	f.slot, _ = table.claim()
+	for b.Loop() {
+		if err := f.writeMark(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	f.slot = -1
 }
 
 func benchmarkSet(b *testing.B, p *testPod, dir string) {

@@ -198,7 +198,7 @@ func TestConcurrent(t *testing.T) {
 				return
 			default:
 			}
-			if n%10 == 0 {
+			if n%2 == 0 {
 				os.Remove(file)
 			}
 			table.Check()

@@ -226,6 +226,52 @@ func TestGone(t *testing.T) {
 	})
 }
 
+// A fence that could not be lifted keeps its mark and the old limits, also if the pod is
+// evicted again before it can be.
+func TestLiftFails(t *testing.T) {
+	h := native(t)
+	for _, again := range []bool{false, true} {
+		p := newPod(t, h)
+		file := marksFile(t)
+		table, _ := openTable(t, h, file)
+		p.write(p.files[0], "500")
+		before := p.limits()
+		f := p.prepare(table)
+		if err := f.Set("1"); err != nil {
+			t.Fatal(err)
+		}
+		f.limits.Close()
+		if n, err := table.LiftAll(); n != 0 || !errors.Is(err, os.ErrClosed) {
+			t.Errorf("LiftAll = %d, %v; want %v", n, err, os.ErrClosed)
+		}
+		if marks := marksIn(t, file); len(marks) != 1 {
+			t.Errorf("%d marks; want 1", len(marks))
+		}
+		if again {
+			if err := f.Set("2"); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("Set = %v; want %v", err, os.ErrClosed)
+			}
+			if marks := marksIn(t, file); len(marks) != 1 {
+				t.Errorf("%d marks after Set failed; want 1", len(marks))
+			}
+		}
+		if err := f.reopen(); err != nil {
+			t.Fatal(err)
+		}
+		if again {
+			if err := f.Set("3"); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := f.Lift(); err != nil || p.limits() != before {
+			t.Errorf("again=%t: limits after Lift = %s, %v; want %s", again, p.limits(), err, before)
+		}
+		if marks := marksIn(t, file); len(marks) != 0 {
+			t.Errorf("%d marks after Lift; want none", len(marks))
+		}
+	}
+}
+
 func TestFull(t *testing.T) {
 	h := native(t)
 	p := newPod(t, h)

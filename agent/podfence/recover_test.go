@@ -131,6 +131,13 @@ func TestKilledAfterMark(t *testing.T) {
 			if len(left) != 1 {
 				t.Fatalf("found %d fences; want 1", len(left))
 			}
+			next := newPod(t, h).prepare(table)
+			if err := next.Set("2"); err != nil || len(marksIn(t, file)) != 2 {
+				t.Errorf("Set of another pod: %v, %d marks; want 2", err, len(marksIn(t, file)))
+			}
+			if err := next.Lift(); err != nil {
+				t.Error(err)
+			}
 			if keep {
 				// Nobody else has written the limits, so they are no change to report.
 				if r, err := table.Check(); r.Set != 1 || len(r.Changed) != 0 || err != nil {
@@ -222,6 +229,8 @@ func TestOpenFile(t *testing.T) {
 		{"broken record", func(file string) error { return overwrite(file, recordSize+atID, "\xff\xff") }, "record 0 is broken: wrong checksum; it may be the mark of pod \"" + testUID, 0},
 		{"header lost", func(file string) error { return overwrite(file, 0, "\xff") }, "the header is broken", 1},
 		{"truncated", func(file string) error { return os.Truncate(file, 0) }, "", 0},
+		{"shortened", func(file string) error { return os.Truncate(file, 2*recordSize) }, "it has 1024 bytes", 1},
+		{"grown", func(file string) error { return os.Truncate(file, 2*fileSize) }, "bytes, not", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPod(t, h)
@@ -248,10 +257,15 @@ func TestOpenFile(t *testing.T) {
 
 // The pages are in memory when a mark is written under memory pressure.
 func TestFileIsLocked(t *testing.T) {
-	table, _ := openTable(t, native(t), marksFile(t))
-	if table.file.Load().locked == nil {
-		t.Skip("needs RLIMIT_MEMLOCK or CAP_IPC_LOCK")
+	buffer, err := unix.Mmap(-1, 0, fileSize, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer unix.Munmap(buffer)
+	if err := unix.Mlock(buffer); err != nil {
+		t.Skip("needs RLIMIT_MEMLOCK or CAP_IPC_LOCK: ", err)
+	}
+	table, _ := openTable(t, native(t), marksFile(t))
 	content, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		t.Fatal(err)

@@ -66,9 +66,6 @@ func Open(o Options) (*Table, Found, error) {
 	t := &Table{o: o, seed: bootSeed(o.BootID), fences: map[uint64]*Fence{}}
 	t.file.Store(file)
 	var found Found
-	if problem != nil {
-		content = nil
-	}
 	marks, err := parseMarks(content, o.BootID)
 	problems := []error{problem, err}
 	first := encodeHeader(o.BootID)
@@ -124,7 +121,7 @@ func (t *Table) adopt(m slotMark) (*Fence, error) {
 // Prepare opens the limits of the pod with a UID, whose running containers have the given
 // cgroups. The pod's cgroup is their parent, if it has the name that the kubelet gives it
 // ([cgroup.PodPath]). Prepare fails with [cgroup.ErrGone] if there is no such cgroup, and
-// with [kernel.ErrUnavailable] on v1 without the pids controller. A second call for the
+// with kernel.ErrUnavailable on v1 without the pids controller. A second call for the
 // same cgroup returns the same Fence, which is then closed as often.
 func (t *Table) Prepare(uid string, containers []string) (*Fence, error) {
 	f, err := t.prepare(uid, containers)

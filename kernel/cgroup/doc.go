@@ -3,7 +3,8 @@
 // (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
 //
 // [Find] finds the hierarchy of the memory controller, [Hierarchy.Open] opens one
-// cgroup of it, and [ReadMembership] returns the cgroups of a process. A [Cgroup] is
+// cgroup of it, [Hierarchy.OpenLimits] its limits of tasks and descendants, and
+// [ReadMembership] returns the cgroups of a process. A [Cgroup] is
 // identified by the descriptor of its directory: after it was removed, even if
 // another cgroup has its path now, its methods return [ErrGone] and never the
 // values of the other cgroup.
