@@ -26,9 +26,10 @@ type Change struct {
 }
 
 // Check reads the limits of all set fences and sets those to 0 that others wrote. It also
-// sets limits that Set could not write, or did not come to write before a crash. It writes
-// marks again that are no longer in the file, and the file if it was removed or truncated.
-// The error joins what is wrong; the other fences are checked all the same.
+// sets limits that Set could not write, or did not come to write before a crash, and lifts
+// what could not be lifted. It writes marks again that are no longer in the file, and the
+// file if it was removed or truncated. The error joins what is wrong; the other fences are
+// checked all the same.
 func (t *Table) Check() (Report, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +39,13 @@ func (t *Table) Check() (Report, error) {
 	var r Report
 	errs := []error{t.repair()}
 	for _, f := range t.fences {
-		if f.state.Load() != set {
+		switch f.state.Load() {
+		case set:
+		case liftFailed:
+			_, err := f.lift()
+			errs = append(errs, err)
+			continue
+		default:
 			f.closeUnused()
 			continue
 		}

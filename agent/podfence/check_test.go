@@ -75,20 +75,44 @@ func TestControllerDisabled(t *testing.T) {
 	if err := f.Set("1"); err != nil {
 		t.Fatal(err)
 	}
-	control := p.root.Path(filepath.Dir(p.path), "cgroup.subtree_control")
-	for _, name := range []string{p.root.Path(p.path, "cgroup.subtree_control"), control} {
-		if err := os.WriteFile(name, []byte("-pids"), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
+	p.disablePIDs()
 	if r, err := table.Check(); r.Set != 1 || err != nil {
 		t.Errorf("Check without the pids controller = %+v, %v; want the fence set", r, err)
 	}
-	if err := os.WriteFile(control, []byte("+pids"), 0); err != nil {
+	if err := os.WriteFile(p.root.Path(filepath.Dir(p.path), "cgroup.subtree_control"), []byte("+pids"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Lift(); err != nil || p.limits() != p.all("max") {
 		t.Errorf("limits after Lift = %s, %v; want %s", p.limits(), err, p.all("max"))
+	}
+}
+
+// A fence without pids.max is one all the same.
+func TestPartial(t *testing.T) {
+	h := native(t)
+	if h.Unified == "" {
+		t.Skip("needs a v2 hierarchy")
+	}
+	p := newPod(t, unified(h))
+	file := marksFile(t)
+	table, _ := openTable(t, unified(h), file)
+	f := p.prepare(table)
+	if len(p.files) == 2 {
+		p.disablePIDs()
+	} else {
+		f.mark.has[cgroup.PIDsMax] = true // as if it had been there at Prepare
+	}
+	if err := f.Set("1"); !errors.Is(err, ErrPartial) || errors.Is(err, cgroup.ErrGone) {
+		t.Errorf("Set = %v; want %v", err, ErrPartial)
+	}
+	if err := p.mkdir(); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("mkdir of a container's cgroup: %v; want %v", err, unix.EAGAIN)
+	}
+	if r, err := table.Check(); r.Set != 1 || err != nil || len(marksIn(t, file)) != 1 {
+		t.Errorf("Check = %+v, %v, %d marks; want the fence set", r, err, len(marksIn(t, file)))
+	}
+	if err := errors.Join(f.Lift(), p.mkdir()); err != nil {
+		t.Errorf("mkdir after Lift: %v", err)
 	}
 }
 

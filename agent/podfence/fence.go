@@ -65,17 +65,15 @@ func (f *Fence) Set(order string) error {
 		}
 	}
 	marked, err := f.set(order)
-	switch {
-	case marked:
-		f.state.Store(set)
-	case before == idle && f.slot >= 0:
+	after := before
+	if marked {
+		after = set
+	} else if before == idle && f.slot >= 0 {
 		// The error that prevented the fence is the one to report.
 		_ = f.table.clear(f.slot)
 		f.slot = -1
-		fallthrough
-	default:
-		f.state.Store(before)
 	}
+	f.state.Store(after)
 	if err != nil {
 		return fmt.Errorf("fence pod %s: %w", f.mark.uid, err)
 	}
@@ -148,7 +146,7 @@ func (f *Fence) writeMark() error {
 
 // Lift restores the limits that the fence replaced, or those that others have written
 // since, and clears the mark. A removed cgroup needs nothing, nor does a fence that is not
-// set. If Lift fails, the mark stays, and Lift can be called again.
+// set. If Lift fails, the mark stays, and [Table.Check] tries again.
 func (f *Fence) Lift() error {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()

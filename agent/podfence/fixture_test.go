@@ -135,6 +135,16 @@ func (p *testPod) make() {
 	}
 }
 
+// disablePIDs disables the pids controller in the pod's cgroup, which removes pids.max.
+func (p *testPod) disablePIDs() {
+	p.t.Helper()
+	for _, path := range []string{p.path, filepath.Dir(p.path)} {
+		if err := os.WriteFile(p.root.Path(path, "cgroup.subtree_control"), []byte("-pids"), 0); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
 func (p *testPod) prepare(t *Table) *Fence {
 	p.t.Helper()
 	f, err := t.Prepare(p.uid, p.containers)

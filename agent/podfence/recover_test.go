@@ -255,6 +255,26 @@ func TestOpenFile(t *testing.T) {
 	}
 }
 
+func TestOpenFails(t *testing.T) {
+	h := native(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		file string
+		want error
+	}{
+		{dir, unix.EISDIR},
+		{dir + "/file/fences", unix.ENOTDIR},
+		{"/proc/fences", unix.ENOENT},
+	} {
+		if _, _, err := Open(Options{File: tt.file, BootID: testBoot, Hierarchy: h}); !errors.Is(err, tt.want) {
+			t.Errorf("Open(%s) = %v; want %v", tt.file, err, tt.want)
+		}
+	}
+}
+
 // The pages are in memory when a mark is written under memory pressure.
 func TestFileIsLocked(t *testing.T) {
 	buffer, err := unix.Mmap(-1, 0, fileSize, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
