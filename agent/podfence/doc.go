@@ -42,7 +42,7 @@
 // # Marks
 //
 // The file has a fixed number of records of one size, and is written in full when it is
-// made. A mark is one pwrite(2) of 2 µs into a page that is in memory, because the file is
+// made. A mark is one pwrite(2) of 1 to 2 µs into a page that is in memory, because the file is
 // also mapped and locked. The mapping is never accessed: a file that another program
 // truncates must not become a SIGBUS. Each record has a checksum over itself and the boot
 // id. A record of another boot, or one that was written in part, is therefore never taken
