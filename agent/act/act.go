@@ -19,6 +19,17 @@ type Job struct {
 	// it is empty, all are asked at once. A kill ignores it.
 	StopStages []StopStage
 	Guard      *evict.Guard
+	// Reported means that evictd-kube reports the eviction of this kubelet's pod to the API
+	// server. The Killer then sets the pod's fence after the kill and never asks the runtime
+	// to stop a container: the kubelet does that.
+	Reported bool
+}
+
+// Fencer keeps killed pods of a kubelet from running again.
+type Fencer interface {
+	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
+	// it fails, the kubelet may start the pod again.
+	Fence(job *Job) error
 }
 
 // StopStage is a set of containers that are asked to stop together, after the

@@ -25,6 +25,9 @@ type Message struct {
 	Listed   *ListID   `json:"listed,omitempty"`
 	Accepted *Accepted `json:"accepted,omitempty"`
 	Resend   *Resend   `json:"resend,omitempty"`
+	Order    *Order    `json:"order,omitempty"`
+	Withdraw *OrderID  `json:"withdraw,omitempty"`
+	Report   *Report   `json:"report,omitempty"`
 }
 
 // Hello is the first message of each side.
@@ -45,6 +48,9 @@ type State struct {
 	AgeMilliseconds int64 `json:"ageMilliseconds"`
 	// Error is the reason if it is not connected, with the file and the remedy.
 	Error string `json:"error,omitempty"`
+	// CannotReport is why evictd-kube may not report evictions: a right that it lacks, or an
+	// API server that is too old. It is empty if it may.
+	CannotReport string `json:"cannotReport,omitempty"`
 }
 
 // ListID begins and ends a complete list of the node's pods.
@@ -114,6 +120,7 @@ func decode(line []byte) (*Message, error) {
 	n := 0
 	for _, set := range []bool{
 		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil, m.Resend != nil,
+		m.Order != nil, m.Withdraw != nil, m.Report != nil,
 	} {
 		if set {
 			n++

@@ -213,7 +213,7 @@ func grace(running []*Container) *int64 {
 // handle returns the identities that an eviction of the pod needs.
 func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
-	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
+	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil}
 	for _, pc := range p.containers {
 		c := evict.RunningContainer{ID: pc.id, Name: pc.name, Unproven: pc.unproven, InitPID: pc.location.pid, InitStart: pc.location.start, LogPath: l.container(pc.id).LogPath, Init: pc.init, Index: pc.index}
 		if pc.unproven == "" {

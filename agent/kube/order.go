@@ -1,0 +1,91 @@
+package kube
+
+import "time"
+
+// Stage is how far the eviction of a pod is.
+type Stage string
+
+// The stages of an [Order], in their order. An eviction with a grace period begins with
+// StageStopping, any other with StageKilled.
+const (
+	// StageStopping: the pod has a grace period, and nothing was killed. evictd-kube makes
+	// the kubelet stop the pod.
+	StageStopping Stage = "stopping"
+	// StageKilled: SIGKILL was sent to the processes of the pod's containers, and some may
+	// be left. The kubelet reports a pod that it does not restart (restart policy Never or
+	// OnFailure) under its own verdict, so evictd-kube sets the condition DisruptionTarget
+	// before that; for other pods it does nothing yet.
+	StageKilled Stage = "killed"
+	// StageWaiting is StageKilled after [WaitingEventDelay] for a pod that must not run
+	// twice. evictd-kube emits an event.
+	StageWaiting Stage = "waiting"
+	// StageEnded: no process of the pod's containers is left, or the pod may run twice and
+	// was waited for. evictd-kube writes the phase Failed.
+	StageEnded Stage = "ended"
+)
+
+// WaitingEventDelay is how long evictd waits for the processes of a pod that must not run
+// twice before an event says so.
+const WaitingEventDelay = 10 * time.Second
+
+// Order asks evictd-kube to report the eviction of a pod to the API server. evictd sends it
+// again at each later stage and at the begin of each session, until it withdraws it.
+// evictd-kube carries out each stage once; it finds in the pod's object what was done.
+type Order struct {
+	// ID identifies the order: at most 64 characters of those of a name.
+	ID        string `json:"id"`
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Stage     Stage  `json:"stage"`
+	// Exclusive is why two instances of the pod must not run at the same time
+	// ([Pod.Exclusive]); empty if they may.
+	Exclusive string `json:"exclusive,omitempty"`
+	// Reason and Message are those of the pod's status.
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	// Annotations are those of the event.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Decided     time.Time         `json:"decided"`
+	// GraceSeconds is the grace period from StageStopping.
+	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+}
+
+// OrderID names an order that evictd withdraws: it has ended, or is void.
+type OrderID struct {
+	ID string `json:"id"`
+}
+
+// Answer is what became of an order in the API.
+type Answer string
+
+// The answers. All but AnswerMarked, AnswerAsserted and AnswerDelayed are final.
+const (
+	// AnswerMarked: the condition DisruptionTarget is set.
+	AnswerMarked Answer = "marked"
+	// AnswerReported: the pod's phase is Failed, or (StageStopping of a pod that must not
+	// run twice) the pod is deleted with its grace period.
+	AnswerReported Answer = "reported"
+	// AnswerAsserted: the kubelet had undone the report, and it was written again.
+	AnswerAsserted Answer = "asserted"
+	// AnswerDeleted: the pod was deleted, because its status could not be written for its
+	// own size.
+	AnswerDeleted Answer = "deleted"
+	// AnswerGone: the pod is not in the API any more, or its name has another UID.
+	AnswerGone Answer = "gone"
+	// AnswerTerminating: the pod was being deleted already, and was left alone.
+	AnswerTerminating Answer = "terminating"
+	// AnswerForbidden: the API server refuses for good (403, or a policy). evictd lifts the
+	// fence and evicts the pod no more.
+	AnswerForbidden Answer = "forbidden"
+	// AnswerDelayed: the API server could not be reached, and evictd-kube tries again.
+	AnswerDelayed Answer = "delayed"
+)
+
+// Report answers an order.
+type Report struct {
+	ID     string `json:"id"`
+	Answer Answer `json:"answer"`
+	// Why is the reason, in one line with the remedy; empty if Answer says all.
+	Why string `json:"why,omitempty"`
+}
