@@ -1,0 +1,228 @@
+package evictions
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+const (
+	// checkInterval is how often fences are checked, and pods without one looked for. systemd
+	// may write a limit back at any time; the kubelet needs longer to try to start a container
+	// again.
+	checkInterval = 500 * time.Millisecond
+	// lateReport is how long the report of a pod without a fence may still come after the
+	// kubelet has started it again: the report then ends it again at once. Later it would evict
+	// a pod for a reason of the past.
+	lateReport = 10 * time.Second
+	// logInterval is the time between two log lines about what others do to fences.
+	logInterval = 10 * time.Second
+)
+
+// Run checks the fences and the evicted pods until ctx ends. It does nothing while there are
+// none.
+func (e *Evictions) Run(ctx context.Context) {
+	for {
+		var again <-chan time.Time
+		if e.check(time.Now()) {
+			again = time.After(checkInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		case <-again:
+		}
+	}
+}
+
+// check checks all fences and evictions once, and reports whether there are any.
+func (e *Evictions) check(now time.Time) (more bool) {
+	e.mu.Lock()
+	var list []eviction
+	fences := len(e.unlifted) > 0
+	for _, v := range e.byUID {
+		list = append(list, *v)
+		fences = fences || v.fence != nil
+	}
+	e.mu.Unlock()
+	if fences {
+		e.checkFences(now)
+	}
+	for i := range list {
+		e.follow(&list[i], now)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.byUID)+len(e.unlifted) > 0
+}
+
+// checkFences sets again what others changed, and ends the evictions whose cgroup is gone.
+func (e *Evictions) checkFences(now time.Time) {
+	r, err := e.o.Table.Check()
+	for _, uid := range r.Gone {
+		e.gone(uid)
+	}
+	if len(r.Changed) > 0 {
+		e.count(func(c *Counts) { c.Changed += uint64(len(r.Changed)) })
+		if skipped, ok := e.changes.allow(now); ok {
+			c := r.Changed[0]
+			e.o.Log.Warn("another program changed a limit of a fenced pod; it is 0 again", "uid", c.UID, "file", c.File.String(), "value", c.Limit.String(), "not_logged", skipped+len(r.Changed)-1)
+		}
+	}
+	if err != nil {
+		if skipped, ok := e.problems.allow(now); ok {
+			e.o.Log.Error("check of the fences found problems", "error", err, "not_logged", skipped)
+		}
+	}
+	e.mu.Lock()
+	unlifted := e.unlifted
+	e.unlifted = nil
+	e.mu.Unlock()
+	for _, f := range unlifted {
+		// Check has tried again. Lift returns nil for a fence that is not set.
+		if err := f.Lift(); err != nil {
+			e.mu.Lock()
+			e.unlifted = append(e.unlifted, f)
+			e.mu.Unlock()
+		} else {
+			e.o.Log.Info("fence lifted", "uid", f.UID())
+			e.count(func(c *Counts) { c.Lifted++ })
+		}
+	}
+}
+
+// gone records that a pod's cgroup was removed.
+func (e *Evictions) gone(uid string) {
+	e.mu.Lock()
+	delete(e.byUID, uid)
+	e.mu.Unlock()
+	e.o.Orders.CgroupGone(uid)
+}
+
+// follow does what is due for an eviction.
+func (e *Evictions) follow(v *eviction, now time.Time) {
+	switch {
+	case v.void != "":
+		e.end(v, v.void)
+	case !e.o.Orders.Pending(v.uid):
+		// The order ended just before its fence was set.
+		e.Lift(v.uid, "the order has ended")
+	case v.restored:
+		e.recover(v)
+	case v.fence == nil:
+		e.followUnfenced(v, now)
+	case v.gaveUp && !v.ended:
+		e.endIfEmpty(v)
+	}
+}
+
+// followUnfenced looks for the end of a pod without a fence, and for containers that its
+// kubelet has started again.
+func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
+	r := e.o.Inventory.Running(v.uid)
+	switch {
+	case !r.Known:
+	case !r.Listed:
+		e.gone(v.uid)
+	case !v.restarted(r.LastStart):
+	case !v.revived:
+		e.update(v.uid, func(v *eviction) { v.revived = true })
+		e.count(func(c *Counts) { c.Revived++ })
+		e.o.Log.Warn("the kubelet has started an evicted pod again, which has no fence", "pod", v.pod, "uid", v.uid)
+		if v.exclusive != "" {
+			// Its phase would become Failed while it runs.
+			e.end(v, "its kubelet has started it again")
+		}
+	case now.Sub(v.killed) >= lateReport && !e.reported(v.uid):
+		e.end(v, "its kubelet has started it again, and it was not reported in time")
+	}
+}
+
+// restarted reports whether a container was created after the kill.
+func (v *eviction) restarted(lastStart int64) bool {
+	return !v.killed.IsZero() && lastStart > v.killed.UnixNano()
+}
+
+// reported reports whether evictd-kube has reported the eviction of a pod.
+func (e *Evictions) reported(uid string) bool {
+	for _, o := range e.o.Orders.Status().Pending {
+		if o.Order.UID == uid {
+			return wasReported(o.Answer)
+		}
+	}
+	return true
+}
+
+func wasReported(a kube.Answer) bool {
+	return a != "" && a != kube.AnswerMarked && a != kube.AnswerDelayed
+}
+
+// endIfEmpty ends the wait for the processes of a fenced pod if none is left.
+func (e *Evictions) endIfEmpty(v *eviction) (ended bool) {
+	left, err := e.processesLeft(v.fence)
+	if err != nil {
+		if skipped, ok := e.problems.allow(time.Now()); ok {
+			e.o.Log.Error("could not list the processes of an evicted pod; its eviction is not reported until that succeeds", "pod", v.pod, "uid", v.uid, "error", err, "not_logged", skipped)
+		}
+	} else if !left {
+		e.ended(v.uid)
+	}
+	return err == nil && !left
+}
+
+// processesLeft reports whether the pod's cgroup has a process that is not guarded: one of
+// a container. Those of the sandbox, and shims, are guarded.
+func (e *Evictions) processesLeft(f *podfence.Fence) (bool, error) {
+	group, err := e.o.Hierarchy.Open(f.Path())
+	if errors.Is(err, cgroup.ErrGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer group.Close()
+	pids, err := group.Procs(nil)
+	if errors.Is(err, cgroup.ErrGone) {
+		return false, nil
+	}
+	guard := e.o.Inventory.Guard()
+	for _, pid := range pids {
+		_, protected := guard.Protected[pid]
+		_, first := guard.Inits[pid]
+		if !protected && !first || guard.Reused(pid, e.startOf) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// startOf returns the start time of a process, 0 if it can't be read.
+func (e *Evictions) startOf(pid int) uint64 {
+	stat, err := process.ReadStat(e.o.Procfs, pid)
+	if err != nil {
+		return 0
+	}
+	return stat.StartTime
+}
+
+// limiter bounds the log lines about one kind of event.
+type limiter struct {
+	logged  time.Time
+	skipped int
+}
+
+// allow reports whether an event is logged, and how many before it were not.
+func (l *limiter) allow(now time.Time) (skipped int, ok bool) {
+	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
+		l.skipped++
+		return 0, false
+	}
+	skipped, l.logged, l.skipped = l.skipped, now, 0
+	return skipped, true
+}
