@@ -29,12 +29,30 @@ const (
 	sendInterval = 100 * time.Millisecond
 )
 
+// OrderHandler carries out evictd's orders. Its methods are called by one goroutine, which
+// reads evictd's messages, and must not block.
+type OrderHandler interface {
+	// Reset is called at the begin of each session, before its first order. It withdraws all
+	// orders: those that are still pending follow at once. The handler may keep what it knows
+	// about them. Between two sessions it goes on with the orders that it has.
+	Reset()
+	// Order is called for a new order, for each later stage of it, and once in each session. The
+	// handler reports its present answer each time: the one before may have been lost with the
+	// session. It must not change o.
+	Order(o *Order)
+	// Withdraw is called when an order has ended or is void. Its ID may be unknown.
+	Withdraw(id string)
+}
+
 // Feed is evictd-kube's side of the protocol: it keeps the facts about all pods of the node
 // and sends them to evictd. The methods are safe for concurrent use.
 type Feed struct {
 	Node     string
 	Software string
 	Log      *slog.Logger
+	// Orders carries out evictd's orders. It is set before Run; nil if evictions are not
+	// reported.
+	Orders OrderHandler
 
 	mu        sync.Mutex
 	lines     map[string][]byte // the facts, by UID; nil before the first list
@@ -115,6 +133,15 @@ func (f *Feed) Fail(why string) {
 	f.watching, f.failure, f.sendState = false, why, true
 	f.notify()
 }
+
+// CannotReport records why evictions can't be reported; "" if they can. Before the first call
+// they can't. It is called before Replace, because evictd uses what it is told after the
+// complete list.
+func (f *Feed) CannotReport(why string) {}
+
+// Report sends the answer to an order soon, or drops it if evictd has not sent the order in
+// this session. It never blocks. Only the newest answer to an order is sent.
+func (f *Feed) Report(r *Report) {}
 
 // line encodes a pod; nil if that fails, which is logged.
 func (f *Feed) line(p *Pod) []byte {

@@ -50,6 +50,8 @@ type Server struct {
 	UID      int
 	Software string // evictd's version
 	Facts    *Facts
+	// Orders are sent to evictd-kube; nil for none.
+	Orders *Orders
 	// Changed is called after a change of facts. It must not wait.
 	Changed func()
 	Log     *slog.Logger

@@ -123,3 +123,7 @@ func (f *Facts) Describe(uid string) (_ FactsDescription, ok bool) {
 		Owner: printable(known.pod.Owner.text()), AsOf: f.asOf, Refused: printable(known.refused), Reduced: known.pod.Reduced, Gone: known.gone,
 	}, true
 }
+
+// CannotReport returns why evictd-kube may not report evictions, as it last said after a
+// complete list, also to an earlier evictd; "" if it may.
+func (f *Facts) CannotReport() string { return "evictd-kube has never connected" }
