@@ -23,8 +23,9 @@ type deduction struct {
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
 	listed      *listedPod
-	specs       Specifications // nil if there is no source of them
-	spec        *evict.Pod     // the pod's specification; nil if there is none
+	specs       Specifications        // nil if there is no source of them
+	forbidden   func(uid string) bool // see Options; may be nil
+	spec        *evict.Pod            // the pod's specification; nil if there is none
 }
 
 // fill completes a pod whose containers are set.

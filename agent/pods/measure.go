@@ -39,9 +39,9 @@ type Snapshot struct {
 type Handle struct {
 	SandboxID string
 	// Owned reports that no kubelet made the pod, so that evictd may stop its sandbox.
-	Owned      bool
+	Owned bool
 	// Facts reports that the pod's specification comes from the API server (Specifications).
-	Facts bool
+	Facts      bool
 	Containers []evict.RunningContainer
 }
 

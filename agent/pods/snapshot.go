@@ -119,7 +119,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 		if len(p.containers) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l, specs: inv.specs}
+		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l, specs: inv.specs, forbidden: inv.forbidden}
 		d.fill(p)
 		// UIDs must be unique: crictl accepts any text as a UID. Of two sandboxes with one
 		// UID the older keeps it.

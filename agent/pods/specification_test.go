@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,44 @@ func TestSpecificationAndAnnotations(t *testing.T) {
 		}
 		if !tt.critical && *got.Priority != -1 {
 			t.Errorf("%s=%s in namespace %s: priority = %d; want that of the specification", tt.key, tt.value, tt.namespace, *got.Priority)
+		}
+	}
+}
+
+// The eviction of a kubelet's pod can't be reported without facts, nor after the API server has
+// refused a report. A runtime handler does not matter: the kubelet stops what was reported.
+func TestUnreportable(t *testing.T) {
+	facts := &evict.Pod{Priority: new(int32(1)), QoS: evict.BestEffort}
+	kubelets := map[string]string{evict.ConfigSourceAnnotation: "api"}
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		specs       Specifications
+		forbidden   bool
+		want        string // of the reason; "" for none
+		facts       bool   // the handle's
+	}{
+		{"with facts", kubelets, &recordingSpecs{answer: facts}, false, "", true},
+		{"without facts", kubelets, &recordingSpecs{}, false, "no facts", false},
+		{"forbidden", kubelets, &recordingSpecs{answer: facts}, true, "refused the report", true},
+		{"forbidden and without facts", kubelets, &recordingSpecs{}, true, "no facts", false},
+		{"without a source of facts", kubelets, nil, false, "", false},
+		{"not a kubelet's", nil, &recordingSpecs{}, true, "", false},
+	} {
+		for _, handler := range []string{"", "kata"} {
+			n := newNode(t, true)
+			n.addPod(critest.Pod{
+				Name: "web", UID: "u1", Namespace: "default", Annotations: tt.annotations, CgroupParent: "/kubepods/besteffort/podu1", RuntimeHandler: handler,
+				Containers: []critest.Container{{Name: "main", PID: 100}},
+			})
+			i := n.synced(func(o *Options) {
+				o.Specifications, o.Forbidden = tt.specs, func(uid string) bool { return tt.forbidden && uid == "u1" }
+			})
+			s := i.Measure(time.Now())
+			got := s.Pods[0].Unreportable
+			if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") || s.Handles["u1"].Facts != tt.facts || i.Describe("u1").Handler != handler {
+				t.Errorf("%s, handler %q: unreportable because %q, facts %t; want %q, %t", tt.name, handler, got, s.Handles["u1"].Facts, tt.want, tt.facts)
+			}
 		}
 	}
 }

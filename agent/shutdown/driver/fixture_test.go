@@ -176,6 +176,7 @@ func (i inventory) Refresh() {
 type actuator struct{ n *node }
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
+	a.checkJob(&j)
 	a.n.logCall("stop " + j.Order.UID + " " + j.Order.Grace.String())
 	a.n.stages = j.StopStages
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
@@ -187,10 +188,20 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 	}
 }
 func (a actuator) Escalate(_ context.Context, j act.Job) {
+	a.checkJob(&j)
 	a.n.logCall("kill " + j.Order.UID)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.endPod(j.Order.UID) })
 }
+
+// checkJob checks that the runtime stops the pod: the shutdown does not wait for a report to
+// the API server.
+func (a actuator) checkJob(j *act.Job) {
+	if j.Reported {
+		a.n.t.Errorf("the job of %s is reported to the API server", j.Order.UID)
+	}
+}
+
 func (actuator) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
 
 type dryRun struct {
