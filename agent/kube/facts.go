@@ -94,6 +94,17 @@ func (f *Facts) Specification(running *evict.Pod) *evict.Pod {
 	return known.spec
 }
 
+// Exclusive returns why two instances of the pod with a UID must not run at the same time
+// ([Pod.Exclusive]); "" if they may.
+func (f *Facts) Exclusive(uid string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known := f.pods[uid]; known != nil {
+		return known.pod.Exclusive
+	}
+	return ""
+}
+
 // contradiction returns how facts contradict a running pod; "" if they do not.
 func contradiction(facts, running *evict.Pod) string {
 	switch {

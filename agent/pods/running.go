@@ -1,27 +1,33 @@
 package pods
 
-import "slices"
-
 // Running is what the runtime lists of a pod.
 type Running struct {
 	// Known is set once the runtime's list was complete.
 	Known bool
-	// Listed is set while the runtime lists a ready sandbox of the pod, or a container that has
-	// not exited.
-	Listed bool
-	// LastStart is when the newest of the pod's running containers was created, in nanoseconds
-	// since the epoch. It is 0 if none runs or that is unknown; Containers is then their number.
-	LastStart  int64
+	// Sandboxes are the IDs of the pod's sandboxes that are ready or have a container that has
+	// not exited. There is none once the kubelet has stopped the pod.
+	Sandboxes []string
+	// Containers is the number of the pod's containers that run. LastStart is when the newest
+	// of them was created, in nanoseconds since the epoch; 0 if that is unknown.
 	Containers int
+	LastStart  int64
 }
+
+// listedSandbox is a sandbox of the list, with the UID of its pod.
+type listedSandbox struct{ uid, id string }
 
 // Running returns what the last list has of the pod with a UID. It performs no I/O.
 func (inv *Inventory) Running(uid string) Running {
 	snap := inv.current.Load()
-	r := Running{Known: !snap.listed.IsZero() || inv.runtime == nil, Listed: slices.Contains(snap.uids, uid)}
+	r := Running{Known: !snap.listed.IsZero() || inv.runtime == nil}
+	for _, s := range snap.sandboxes {
+		if s.uid == uid {
+			r.Sandboxes = append(r.Sandboxes, s.id)
+		}
+	}
 	for _, p := range snap.pods {
 		if p.spec.UID == uid {
-			r.LastStart, r.Containers = p.spec.LastStart, len(p.containers)
+			r.Containers, r.LastStart = len(p.containers), p.spec.LastStart
 		}
 	}
 	return r

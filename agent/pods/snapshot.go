@@ -22,7 +22,7 @@ type listSnapshot struct {
 	requested        time.Time // when that was requested
 	attempted        time.Time // when the last list was requested, whatever the result
 	pods             []*pod    // running pods, by namespace, name and UID
-	uids             []string  // of all listed pods, whether or not they run
+	sandboxes        []listedSandbox // whether or not a container of the pod runs
 	handles          map[string]Handle
 	guard            *evict.Guard
 	trustedKubelets  []evict.KubeletProcess
@@ -84,7 +84,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 	locations := make(map[string]*location, len(inv.locations))
 	claims := map[int]int{} // how many containers and sandboxes name each pid
 	for _, l := range listed {
-		snap.uids = append(snap.uids, l.UID)
+		snap.sandboxes = append(snap.sandboxes, listedSandbox{l.UID, l.Sandbox.ID})
 		l.sandbox = inv.locateSandbox(&l.Sandbox)
 		snap.byCgroup.add(l.sandbox)
 		claims[l.sandbox.pid]++

@@ -3,6 +3,7 @@ package evictions
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/kube"
@@ -29,7 +30,7 @@ const (
 func (e *Evictions) Run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
-		if e.check(time.Now()) {
+		if e.check(ctx, time.Now()) {
 			again = time.After(checkInterval)
 		}
 		select {
@@ -42,7 +43,7 @@ func (e *Evictions) Run(ctx context.Context) {
 }
 
 // check checks all fences and evictions once, and reports whether there are any.
-func (e *Evictions) check(now time.Time) (more bool) {
+func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
 	e.mu.Lock()
 	var list []eviction
 	fences := len(e.unlifted) > 0
@@ -55,7 +56,7 @@ func (e *Evictions) check(now time.Time) (more bool) {
 		e.checkFences(now)
 	}
 	for i := range list {
-		e.follow(&list[i], now)
+		e.follow(ctx, &list[i], now)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +65,7 @@ func (e *Evictions) check(now time.Time) (more bool) {
 
 // checkFences sets again what others changed, and ends the evictions whose cgroup is gone.
 func (e *Evictions) checkFences(now time.Time) {
-	r, err := e.o.Table.Check()
+	r, err := e.table.Check()
 	for _, uid := range r.Gone {
 		e.gone(uid)
 	}
@@ -106,15 +107,14 @@ func (e *Evictions) gone(uid string) {
 }
 
 // follow does what is due for an eviction.
-func (e *Evictions) follow(v *eviction, now time.Time) {
+func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 	switch {
 	case v.void != "":
 		e.end(v, v.void)
 	case !e.o.Orders.Pending(v.uid):
-		// The order ended just before its fence was set.
-		e.Lift(v.uid, "the order has ended")
+		e.Lift(v.uid, "") // the order ended before its fence was set
 	case v.restored:
-		e.recover(v)
+		e.recover(ctx, v)
 	case v.fence == nil:
 		e.followUnfenced(v, now)
 	case v.gaveUp && !v.ended:
@@ -128,7 +128,7 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 	r := e.o.Inventory.Running(v.uid)
 	switch {
 	case !r.Known:
-	case !r.Listed:
+	case len(r.Sandboxes) == 0:
 		e.gone(v.uid)
 	case !v.restarted(r.LastStart):
 	case !v.revived:
@@ -176,8 +176,8 @@ func (e *Evictions) endIfEmpty(v *eviction) (ended bool) {
 	return err == nil && !left
 }
 
-// processesLeft reports whether the pod's cgroup has a process that is not guarded: one of
-// a container. Those of the sandbox, and shims, are guarded.
+// processesLeft reports whether the pod's cgroup has a process of a container: one that is
+// neither the first of the pod's sandbox nor essential, as a shim is.
 func (e *Evictions) processesLeft(f *podfence.Fence) (bool, error) {
 	group, err := e.o.Hierarchy.Open(f.Path())
 	if errors.Is(err, cgroup.ErrGone) {
@@ -191,11 +191,10 @@ func (e *Evictions) processesLeft(f *podfence.Fence) (bool, error) {
 	if errors.Is(err, cgroup.ErrGone) {
 		return false, nil
 	}
-	guard := e.o.Inventory.Guard()
+	sandboxes, guard := e.o.Inventory.Running(f.UID()).Sandboxes, e.o.Inventory.Guard()
 	for _, pid := range pids {
-		_, protected := guard.Protected[pid]
-		_, first := guard.Inits[pid]
-		if !protected && !first || guard.Reused(pid, e.startOf) {
+		_, essential := guard.Protected[pid]
+		if !essential && !slices.Contains(sandboxes, guard.Inits[pid]) || guard.Reused(pid, e.startOf) {
 			return true, err
 		}
 	}

@@ -2,7 +2,9 @@ package evictions
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -18,16 +20,6 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Orders are evictd's orders to evictd-kube ([kube.Orders]).
-type Orders interface {
-	Begin(kube.Eviction) (id string, err error)
-	Ended(uid string)
-	Refused(uid, why string)
-	CgroupGone(uid string)
-	Pending(uid string) bool
-	Status() kube.OrdersStatus
-}
-
 // Inventory lists the pods of the node.
 type Inventory interface {
 	Running(uid string) pods.Running
@@ -36,9 +28,7 @@ type Inventory interface {
 
 // Options configure Evictions.
 type Options struct {
-	Orders Orders
-	// Table sets the fences. It is nil if marks can't be written; then there are no fences.
-	Table     *podfence.Table
+	Orders    *kube.Orders
 	Inventory Inventory
 	Records   *execute.Records
 	Hierarchy *cgroup.Hierarchy
@@ -48,9 +38,9 @@ type Options struct {
 	Exclusive func(uid string) string
 	// Decided reports whether the decision loop has decided on a complete list of the pods, and
 	// therefore resumed those evictions of an earlier run that it knows, and whether it is in
-	// dry run. Resume kills a pod again.
+	// dry run. Resume kills a pod again. ctx ends when evictd does.
 	Decided func() (ok, dryRun bool)
-	Resume  func(evict.Order)
+	Resume  func(ctx context.Context, order evict.Order)
 	// Connected reports whether evictd-kube is connected, so that answers may come.
 	Connected func() bool
 	Log       *slog.Logger
@@ -59,8 +49,10 @@ type Options struct {
 // Evictions are the evictions that evictd-kube reports. The methods are safe for concurrent
 // use.
 type Evictions struct {
-	o    Options
-	wake chan struct{} // Run has something to do
+	o     Options
+	table *podfence.Table // nil if the file of marks can't be opened; then there are no fences
+	found []podfence.Left // by Open, until Restore
+	wake  chan struct{}   // Run has something to do
 
 	// fencing is locked for reading while a fence is set, and for writing to set stopped.
 	fencing sync.RWMutex
@@ -218,7 +210,7 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 // set sets the fence of a job's pod. It returns nil and an error if there is none, and a
 // fence with an error if it is incomplete.
 func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
-	if e.o.Table == nil {
+	if e.table == nil {
 		return nil, errNoTable
 	}
 	var cgroups []string
@@ -227,7 +219,7 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 			cgroups = append(cgroups, at)
 		}
 	}
-	f, err := e.o.Table.Prepare(job.Order.UID, cgroups)
+	f, err := e.table.Prepare(job.Order.UID, cgroups)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +246,7 @@ func (e *Evictions) Report(r execute.Report) {
 	case act.LastGone:
 		e.ended(r.UID)
 	case act.Refused:
-		e.update(r.UID, func(v *eviction) { v.void = "no process could be signalled" })
+		e.update(r.UID, func(v *eviction) { v.void = fmt.Sprintf("the pod was not killed: %v", r.Err) })
 		e.notify()
 	case act.Finished:
 		e.update(r.UID, func(v *eviction) { v.gaveUp = true })
@@ -277,15 +269,14 @@ func (e *Evictions) ended(uid string) {
 	}
 }
 
-// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The pod may
-// run again.
-func (e *Evictions) Lift(uid, why string) {
+// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The caller
+// logs why.
+func (e *Evictions) Lift(uid, _ string) {
 	e.mu.Lock()
 	v := e.byUID[uid]
 	delete(e.byUID, uid)
 	e.mu.Unlock()
 	if v != nil {
-		e.o.Log.Warn("the eviction of the pod is not reported; its kubelet may start it again", "pod", v.pod, "uid", uid, "why", why)
 		e.lift(v)
 	}
 }
@@ -314,28 +305,30 @@ func (e *Evictions) end(v *eviction, why string) {
 	e.mu.Lock()
 	delete(e.byUID, v.uid)
 	e.mu.Unlock()
-	e.o.Log.Warn("the eviction of the pod is given up and not reported", "pod", v.pod, "uid", v.uid, "why", why)
 	e.o.Orders.Refused(v.uid, why)
 	e.lift(v)
 }
 
 // answerPoll is how often Stop looks for answers.
-const answerPoll = 20 * time.Millisecond
+const answerPoll = 50 * time.Millisecond
 
-// Stop waits up to timeout for the answers to the pending orders while evictd-kube is
+// stopTimeout is how long Stop waits for answers.
+const stopTimeout = 5 * time.Second
+
+// Stop waits up to stopTimeout for the answers to the pending orders while evictd-kube is
 // connected, and then lifts all fences. Fence fails from then on. Run must run until Stop
 // returns. The orders stay, to be saved.
-func (e *Evictions) Stop(timeout time.Duration) {
-	for end := time.Now().Add(timeout); e.o.Orders.Status().Unanswered > 0 && e.o.Connected() && time.Now().Before(end); {
+func (e *Evictions) Stop() {
+	for end := time.Now().Add(stopTimeout); e.o.Orders.Status().Unanswered > 0 && e.o.Connected() && time.Now().Before(end); {
 		time.Sleep(answerPoll)
 	}
 	e.fencing.Lock()
 	e.stopped = true
 	e.fencing.Unlock()
-	if e.o.Table == nil {
+	if e.table == nil {
 		return
 	}
-	lifted, err := e.o.Table.LiftAll()
+	lifted, err := e.table.LiftAll()
 	if err != nil {
 		e.o.Log.Error("not all fences were lifted; evictd --release-fences lifts them", "error", err)
 	}

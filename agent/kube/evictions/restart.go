@@ -1,6 +1,7 @@
 package evictions
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,49 +15,67 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// Restore continues the evictions of an earlier run, whose orders were restored and are
-// pending, and lifts the fences that belong to none of them. If the configuration asks for
-// dry run, no order stays, and no fence. It is called before Run, and before a pod can be
-// killed.
-func (e *Evictions) Restore(found []podfence.Left, saved []kube.SavedOrder, dryRun bool) {
-	for i := range saved {
-		o := &saved[i]
+// Open opens the file of fence marks. The error is what can't be used of it; evictd runs
+// nevertheless. It is called before a pod can be killed.
+func (e *Evictions) Open(o podfence.Options) error {
+	table, found, err := podfence.Open(o)
+	if err != nil {
+		return err
+	}
+	e.table, e.found = table, found.Fences
+	return found.Problem
+}
+
+// Close closes the file of fence marks. Fences that are set stay.
+func (e *Evictions) Close() error {
+	if e.table == nil {
+		return nil
+	}
+	return e.table.Close()
+}
+
+// Restore continues the evictions of an earlier run, and lifts the fences that belong to none
+// of them. If the configuration asks for dry run, no order stays, and no fence. It is called
+// after Open and before Run.
+func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
+	e.o.Orders.Restore(saved, time.Now())
+	for _, o := range e.o.Orders.Saved() {
 		switch {
 		case dryRun:
-			e.o.Log.Warn("the eviction of the pod by an earlier run is given up and not reported: dry run", "pod", o.Order.Namespace+"/"+o.Order.Name, "uid", o.Order.UID)
 			e.o.Orders.Refused(o.Order.UID, "dry run")
 		case !o.CgroupGone:
 			e.byUID[o.Order.UID] = &eviction{
 				uid: o.Order.UID, pod: o.Order.Namespace + "/" + o.Order.Name, id: o.Order.ID, exclusive: o.Order.Exclusive,
-				killed: o.Killed, ended: o.Order.Stage == kube.StageEnded, restored: true, reported: wasReported(o.Answer),
+				killed: o.Killed, ended: o.Ended, restored: true, reported: wasReported(o.Answer),
 			}
 		}
 	}
-	for _, f := range found {
-		if v := e.byUID[f.UID()]; v != nil && v.id == f.Order && v.fence == nil {
+	for _, f := range e.found {
+		if v := e.byUID[f.UID()]; v != nil && v.fence == nil {
 			v.fence = f.Fence
-			e.o.Log.Info("continuing an eviction of an earlier run, whose pod has a fence", "pod", v.pod, "uid", v.uid)
+			e.o.Log.Info("continuing an eviction of an earlier run; the pod's fence is set", "pod", v.pod, "uid", v.uid)
 			continue
 		}
-		e.o.Log.Warn("lifting a fence of an earlier run, which has no pending order; the kubelet may start the pod again", "uid", f.UID(), "cgroup", f.Path())
+		e.o.Log.Warn("lifting the fence of an earlier run, which has no pending order; the kubelet may start the pod again", "uid", f.UID(), "cgroup", f.Path(), "order", f.Order)
 		e.liftFence(f.Fence)
 	}
+	e.found = nil
 }
 
 // recover decides how an eviction of an earlier run goes on, once the runtime has been listed.
-func (e *Evictions) recover(v *eviction) {
+func (e *Evictions) recover(ctx context.Context, v *eviction) {
 	r := e.o.Inventory.Running(v.uid)
 	switch {
 	case !r.Known:
 	case v.reported:
 		e.known(v.uid) // only the removal of the pod's cgroup is waited for
 	case r.Containers > 0:
-		e.recoverRunning(v, r.LastStart)
+		e.recoverRunning(ctx, v, r.LastStart)
 	case v.fence != nil:
 		if e.endIfEmpty(v) {
 			e.known(v.uid)
 		}
-	case !r.Listed:
+	case len(r.Sandboxes) == 0:
 		e.gone(v.uid)
 	case v.exclusive != "":
 		// It may run again before its phase is Failed.
@@ -69,14 +88,14 @@ func (e *Evictions) recover(v *eviction) {
 
 // recoverRunning decides how the eviction of a pod goes on that runs. The newest of its
 // containers was created at lastStart.
-func (e *Evictions) recoverRunning(v *eviction, lastStart int64) {
+func (e *Evictions) recoverRunning(ctx context.Context, v *eviction, lastStart int64) {
 	if v.restarted(lastStart) {
 		e.count(func(c *Counts) { c.Revived++ })
 		e.end(v, "its kubelet has started it again while evictd did not run")
 		return
 	}
 	switch decided, dryRun := e.o.Decided(); {
-	case !decided: // the loop may resume the eviction
+	case !decided || ctx.Err() != nil: // the loop may resume the eviction
 	case dryRun:
 		e.end(v, "dry run")
 	case v.killed.IsZero():
@@ -84,7 +103,7 @@ func (e *Evictions) recoverRunning(v *eviction, lastStart int64) {
 	default:
 		e.known(v.uid)
 		e.o.Log.Warn("killing a pod again whose processes an earlier run has left", "pod", v.pod, "uid", v.uid)
-		e.o.Resume(evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
+		e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
 	}
 }
 
@@ -124,6 +143,3 @@ func Release(w io.Writer, cgroupfs, procfs kernel.FS, file string) error {
 	}
 	return errors.Join(errs...)
 }
-
-// stopTimeout is how long a clean stop waits for answers.
-const stopTimeout = 5 * time.Second
