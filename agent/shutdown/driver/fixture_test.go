@@ -191,7 +191,7 @@ func (a actuator) Escalate(_ context.Context, j act.Job) {
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.endPod(j.Order.UID) })
 }
-func (actuator) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
+func (actuator) Follow(context.Context, act.Job, *act.KillHandle, act.KillResult) {}
 
 type dryRun struct {
 	n      *node
@@ -203,7 +203,7 @@ func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
 }
 func (d dryRun) Escalate(_ context.Context, j act.Job)                              { d.n.logCall("dry run: kill " + j.Order.UID) }
-func (dryRun) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
+func (dryRun) Follow(context.Context, act.Job, *act.KillHandle, act.KillResult) {}
 
 func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
 
