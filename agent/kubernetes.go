@@ -33,9 +33,9 @@ func (d *daemon) buildFacts(cfg *config.Config) {
 	}
 }
 
-// startFacts starts the goroutines that serve evictd-kube and save its facts. evictd starts
-// without the socket: it may lack the right to give it to a group.
-func (d *daemon) startFacts(ctx context.Context, g *group) {
+// startKube starts the goroutines that serve evictd-kube, save its facts and follow the orders
+// to it. evictd starts without the socket: it may lack the right to give it to a group.
+func (d *daemon) startKube(ctx context.Context, g *group) {
 	if d.facts == nil {
 		return
 	}
@@ -72,7 +72,9 @@ func (d *daemon) buildEvictions() {
 			return v != nil && !v.Snapshot.Listed.IsZero(), v != nil && v.Mode.DryRun
 		},
 		Resume: func(ctx context.Context, o evict.Order) {
-			d.execute.Resume(ctx, loop.Job(o, &d.lastView.Load().Snapshot, d.inventory.Guard()), false)
+			job := loop.Job(o, &d.lastView.Load().Snapshot, d.inventory.Guard())
+			job.Reported = true
+			d.execute.Resume(ctx, job, false)
 		},
 	})
 	d.closers = append(d.closers, d.evictions.Close)

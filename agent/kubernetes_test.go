@@ -51,7 +51,7 @@ func TestNoSocketForEvictdKube(t *testing.T) {
 	d.options.KubeSocket = t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	g := group{cancel: cancel}
-	d.startFacts(ctx, &g)
+	d.startKube(ctx, &g)
 	defer g.wait.Wait()
 	defer cancel(nil)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {

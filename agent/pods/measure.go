@@ -43,6 +43,12 @@ type Handle struct {
 	// Facts reports that the pod's specification comes from the API server (Specifications).
 	Facts      bool
 	Containers []evict.RunningContainer
+	// SandboxPID is the first process of the sandbox as the runtime names it, and
+	// SandboxStart its start time in clock ticks since boot; 0 if unknown.
+	SandboxPID   int
+	SandboxStart uint64
+	// Unstarted are the IDs of the containers that are created and not started.
+	Unstarted []string
 }
 
 // Measure reads the usage of each pod. It calls no runtime and waits for nothing but the

@@ -18,10 +18,10 @@ import (
 // listSnapshot is what is known after one list. It is immutable once published. Its cgroups
 // stay open, if only to return [cgroup.ErrGone].
 type listSnapshot struct {
-	listed           time.Time // when the list was last complete
-	requested        time.Time // when that was requested
-	attempted        time.Time // when the last list was requested, whatever the result
-	pods             []*pod    // running pods, by namespace, name and UID
+	listed           time.Time       // when the list was last complete
+	requested        time.Time       // when that was requested
+	attempted        time.Time       // when the last list was requested, whatever the result
+	pods             []*pod          // running pods, by namespace, name and UID
 	sandboxes        []listedSandbox // whether or not a container of the pod runs
 	handles          map[string]Handle
 	guard            *evict.Guard

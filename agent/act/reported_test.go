@@ -1,0 +1,468 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// kubeletPod is a pod's cgroup, named as the kubelet names it, with a cgroup for the sandbox
+// and for each container.
+type kubeletPod struct {
+	*testCgroup          // of the test, above kubepods
+	uid, pod    string   // its UID and its cgroup
+	made        []string // paths of all cgroups, parents first
+	job         Job
+	sandbox     *exec.Cmd
+}
+
+// newKubeletPod makes a pod with a sandbox and two containers with two processes each.
+func newKubeletPod(t *testing.T) *kubeletPod {
+	t.Helper()
+	p := &kubeletPod{testCgroup: newTestCgroup(t), uid: "8f2a6d0e-31c4"}
+	t.Cleanup(p.removeAll)
+	p.make(p.path + "/kubepods")
+	p.pod = p.path + "/kubepods/pod" + p.uid
+	p.make(p.pod)
+	p.sandbox = p.start("sandbox", "exec sleep 1000")
+	p.job = Job{
+		Order: evict.Order{UID: p.uid, Pod: "default/p", Hard: true}, SandboxID: "s", Reported: true,
+		SandboxPID: p.sandbox.Process.Pid, SandboxStart: startOf(t, p.sandbox.Process.Pid),
+		Guard: &evict.Guard{
+			Protected: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, StartTimes: map[int]uint64{},
+			Inits: map[int]string{p.sandbox.Process.Pid: "s"},
+		},
+	}
+	for _, id := range []string{"c1", "c2"} {
+		cmd := p.start(id, "sleep 1000 & wait")
+		g, err := p.hierarchy.Open(p.pod + "/" + id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.job.Containers = append(p.job.Containers, evict.RunningContainer{
+			ID: id, Name: id, Cgroup: p.pod + "/" + id, CgroupID: g.ID(), InitPID: cmd.Process.Pid, InitStart: startOf(t, cmd.Process.Pid),
+		})
+		g.Close()
+		p.job.Guard.Inits[cmd.Process.Pid] = id
+		p.waitFor(id+" has two processes", func() bool { return len(p.in(id)) == 2 })
+	}
+	return p
+}
+
+// roots are the mounts in which testCgroup has its cgroup.
+func (p *kubeletPod) roots() (roots []string) {
+	for _, dir := range p.dirs {
+		roots = append(roots, strings.TrimSuffix(dir, p.path))
+	}
+	return roots
+}
+
+func (p *kubeletPod) make(path string) {
+	p.t.Helper()
+	for _, root := range p.roots() {
+		if err := os.Mkdir(root+path, 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.made = append(p.made, path)
+}
+
+func (p *kubeletPod) removeAll() {
+	for _, path := range slices.Backward(p.made) {
+		for _, root := range p.roots() {
+			(&testCgroup{t: p.t, dirs: []string{root + path}}).remove()
+		}
+	}
+}
+
+// start runs a script in a new cgroup below the pod's.
+func (p *kubeletPod) start(name, script string) *exec.Cmd {
+	p.t.Helper()
+	p.make(p.pod + "/" + name)
+	return p.run(name, script)
+}
+
+// run runs a script in a cgroup below the pod's.
+func (p *kubeletPod) run(name, script string) *exec.Cmd {
+	p.t.Helper()
+	at := testCgroup{t: p.t, hierarchy: p.hierarchy, path: p.pod + "/" + name}
+	for _, root := range p.roots() {
+		at.dirs = append(at.dirs, root+at.path)
+	}
+	return at.run(script)
+}
+
+// in returns the processes of a cgroup below the pod's.
+func (p *kubeletPod) in(name string) []int { return p.pidsIn(p.roots()[0] + p.pod + "/" + name) }
+
+// fencer is a Fencer that records its calls.
+type fencer struct {
+	mu    sync.Mutex
+	jobs  []Job
+	at    time.Time
+	err   error
+	block chan struct{} // if not nil, Fence returns when it is closed
+}
+
+func (f *fencer) Fence(job *Job) error {
+	f.mu.Lock()
+	f.jobs, f.at = append(f.jobs, *job), time.Now()
+	f.mu.Unlock()
+	if f.block != nil {
+		<-f.block
+	}
+	return f.err
+}
+
+func (f *fencer) calls() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.jobs)
+}
+
+// killer returns a Killer whose runtime fails the test when it is called.
+func (p *kubeletPod) killer(reports *progressLog, f Fencer) *Killer {
+	runtime := &fakeRuntime{}
+	p.t.Cleanup(func() {
+		if len(runtime.calls) > 0 {
+			p.t.Errorf("the runtime was asked %q; want nothing", runtime.calls)
+		}
+	})
+	k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
+	k.Fencer = f
+	return k
+}
+
+// reportedKillPaths are killPaths for a pod of the kubelet.
+func reportedKillPaths(p *kubeletPod, k *Killer) map[string]func() {
+	kills := map[string]func(){}
+	for kind, kill := range killPaths {
+		kills[kind] = func() { kill(p.testCgroup, k, p.job) }
+	}
+	return kills
+}
+
+// eachReportedKill runs a test for each way to kill a pod of the kubelet.
+func eachReportedKill(t *testing.T, test func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func())) {
+	for kind := range killPaths {
+		t.Run(kind, func(t *testing.T) {
+			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+			k := p.killer(reports, f)
+			test(t, p, k, f, reports, reportedKillPaths(p, k)[kind])
+		})
+	}
+}
+
+// The pod is fenced and killed, with what else runs in its cgroup, and the runtime is not asked.
+func TestKillReported(t *testing.T) {
+	eachReportedKill(t, func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func()) {
+		p.start("new", "sleep 1000 & wait")
+		p.start("created", "exec sleep 1000")
+		created := p.in("created")[0]
+		p.job.Guard.Inits[created], p.job.Unstarted = "c3", []string{"c3"}
+		kill()
+		k.Wait()
+		for _, name := range []string{"c1", "c2", "new", "created"} {
+			if pids := p.in(name); len(pids) > 0 {
+				t.Errorf("processes left in %s: %v", name, pids)
+			}
+		}
+		if pids := p.in("sandbox"); len(pids) != 1 {
+			t.Errorf("processes of the sandbox: %v; want it alive", pids)
+		}
+		reports.wantGone(t)
+		for _, r := range reports.reports {
+			if !r.Reported || r.KubeletStops {
+				t.Errorf("report = %+v; want it of a Reported job that was killed", r)
+			}
+		}
+		if len(f.jobs) != 1 || f.jobs[0].Order.UID != p.uid || len(f.jobs[0].Containers) != 2 {
+			t.Errorf("fenced: %+v; want the job once", f.jobs)
+		}
+	})
+}
+
+// A process that joins the pod's cgroup after the kill is killed too, as one that runc has
+// made before the fence: shortly after the kill, and at the end of a fence that takes long.
+func TestKillReportedLate(t *testing.T) {
+	for name, delay := range map[string]time.Duration{"soon": 30 * time.Millisecond, "late": 700 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+			k := p.killer(reports, f)
+			p.make(p.pod + "/new")
+			k.Evict(t.Context(), p.job)
+			time.Sleep(delay)
+			p.run("new", "exec sleep 1000")
+			k.Wait()
+			if pids := p.in("new"); len(pids) > 0 {
+				t.Errorf("processes left: %v", pids)
+			}
+			reports.wantGone(t)
+		})
+	}
+}
+
+// The end is reported when the fence is set, however early the processes are gone, unless
+// setting it hangs.
+func TestKillReportedWaitsForFence(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{block: make(chan struct{})}, &progressLog{}
+	k := p.killer(reports, f)
+	k.Evict(t.Context(), p.job)
+	p.waitFor("the containers are empty", func() bool { return len(p.in("c1"))+len(p.in("c2")) == 0 })
+	time.Sleep(100 * time.Millisecond)
+	if slices.Contains(reports.stages(), LastGone) {
+		t.Error("the end was reported before the fence was set")
+	}
+	p.waitFor("the end is reported", func() bool { return slices.Contains(reports.stages(), Finished) })
+	if last := reports.last(); !slices.Contains(reports.stages(), LastGone) || last.Err == nil || !strings.Contains(last.Err.Error(), "fence") {
+		t.Errorf("stages = %v, last %+v; want the end, and an error about the fence", reports.stages(), last)
+	}
+	close(f.block)
+	k.Wait()
+}
+
+// A fence that fails is reported, and the pod is killed all the same.
+func TestKillReportedWithoutFence(t *testing.T) {
+	no := errors.New("no fence")
+	for name, f := range map[string]Fencer{"fails": &fencer{err: no}, "none": nil} {
+		p, reports := newKubeletPod(t), &progressLog{}
+		k := p.killer(reports, f)
+		k.Evict(t.Context(), p.job)
+		k.Wait()
+		if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || errors.Is(reports.last().Err, no) != (f != nil) {
+			t.Errorf("%s: stages = %v, error %v; want all four, and the error of the fence", name, got, reports.last().Err)
+		}
+	}
+}
+
+// What is not proven to be a new container of the pod is left alone.
+func TestKillReportedSpares(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(p *kubeletPod, pid int)
+		want   string // in the error
+	}{
+		"essential process":         {func(p *kubeletPod, pid int) { p.job.Guard.Protected[pid] = "a shim" }, "a shim"},
+		"container of another pod":  {func(p *kubeletPod, pid int) { p.job.Guard.Inits[pid] = "c9" }, "container c9"},
+		"sandbox not known":         {func(p *kubeletPod, pid int) { p.job.SandboxPID, p.job.SandboxStart = 0, 0 }, "sandbox's process"},
+		"pid of the sandbox reused": {func(p *kubeletPod, pid int) { p.job.SandboxStart-- }, "sandbox's process"},
+		"sandbox elsewhere": {func(p *kubeletPod, pid int) {
+			p.job.SandboxPID, p.job.SandboxStart = os.Getpid(), startOf(p.t, os.Getpid())
+		}, "sandbox's process"},
+		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+			cmd := p.start("new", "sleep 1000 & wait")
+			p.waitFor("both run", func() bool { return len(p.in("new")) == 2 })
+			tc.change(p, cmd.Process.Pid)
+			k := p.killer(reports, f)
+			k.Evict(t.Context(), p.job)
+			k.Wait()
+			if n := len(p.in("new")); n != 2 {
+				t.Errorf("%d processes in the other cgroup are left; want both", n)
+			}
+			if len(p.in("sandbox")) != 1 || len(p.in("c1"))+len(p.in("c2")) > 0 {
+				t.Error("the sandbox was killed, or a container was not")
+			}
+			last := reports.last()
+			if last.Stage != Finished || last.Err == nil || !strings.Contains(last.Err.Error(), tc.want) {
+				t.Errorf("last report = %+v; want it finished, with an error about %s", last, tc.want)
+			}
+		})
+	}
+}
+
+// The monitor of another container is recognized by its child, not by its name.
+func TestKillReportedSparesMonitor(t *testing.T) {
+	p, reports := newKubeletPod(t), &progressLog{}
+	p.make(p.pod + "/new")
+	enter := ""
+	for _, root := range p.roots() {
+		enter += fmt.Sprintf("echo $$ > %s/cgroup.procs; ", root+p.pod+"/new")
+	}
+	p.start("monitor", fmt.Sprintf("sh -c '%s exec sleep 1000' & wait", enter))
+	p.waitFor("the child runs", func() bool { return len(p.in("new")) == 1 && len(p.in("monitor")) == 1 })
+	k := p.killer(reports, &fencer{})
+	k.Evict(t.Context(), p.job)
+	p.waitFor("the child is killed", func() bool { return len(p.in("new")) == 0 })
+	if pids := p.in("sandbox"); len(pids) != 1 {
+		t.Errorf("processes of the sandbox: %v", pids)
+	}
+	k.Wait()
+	wrong := (*WrongVictimError)(nil)
+	if err := reports.last().Err; !errors.As(err, &wrong) || !strings.HasSuffix(wrong.Cgroup, "/monitor") {
+		t.Errorf("error = %v; want one about the monitor", err)
+	}
+}
+
+// A pod of which every container has an essential process is neither killed nor fenced.
+func TestKillReportedRefused(t *testing.T) {
+	eachReportedKill(t, func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func()) {
+		for _, c := range p.job.Containers {
+			p.job.Guard.Protected[c.InitPID] = "evictd"
+		}
+		kill()
+		k.Wait()
+		if n := len(p.in("c1")) + len(p.in("c2")); n != 4 || f.calls() > 0 {
+			t.Errorf("%d processes left, %d fences; want 4 and none", n, f.calls())
+		}
+		if got := reports.stages(); !slices.Equal(got, []Stage{Refused}) {
+			t.Errorf("stages = %v; want it refused", got)
+		}
+	})
+}
+
+// A container whose cgroup is not proven is left to the kubelet. Its end is reported when it
+// is known.
+func TestKillReportedUnproven(t *testing.T) {
+	self := os.Getpid()
+	for _, tt := range []struct {
+		name                string
+		init, sandbox       int
+		initStart, sbxStart uint64
+		gone                bool
+	}{
+		{"runs", self, self, startOf(t, self), startOf(t, self), false},
+		{"nothing known", 0, 0, 0, 0, false},
+		{"sandbox runs", self, self, 1, startOf(t, self), false},
+		{"ended", self, self, 1, 1, true},
+		{"no such process", 1 << 22, 1 << 22, 1, 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reports, f, runtime := &progressLog{}, &fencer{}, &fakeRuntime{}
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
+				k.Fencer = f
+				began := time.Now()
+				k.Evict(t.Context(), Job{
+					Order: evict.Order{UID: "u", Hard: true}, Reported: true, SandboxPID: tt.sandbox, SandboxStart: tt.sbxStart,
+					Containers: []evict.RunningContainer{{ID: "c", Name: "c", Unproven: "for the test", InitPID: tt.init, InitStart: tt.initStart}},
+				})
+				k.Wait()
+				want := []Stage{Signalled, Finished}
+				if tt.gone {
+					want = []Stage{Signalled, FirstGone, LastGone, Finished}
+				}
+				if got := reports.stages(); !slices.Equal(got, want) || (reports.last().Err != nil) == tt.gone || !reports.reports[0].KubeletStops {
+					t.Errorf("stages = %v, error %v, first %+v; want %v, the kubelet stops it", got, reports.last().Err, reports.reports[0], want)
+				}
+				if took := time.Since(began); tt.gone != (took < drainTimeout) || took > drainTimeout {
+					t.Errorf("it took %v; want %v unless it is known to be gone", took, drainTimeout)
+				}
+				if len(runtime.calls) > 0 || f.calls() > 0 {
+					t.Errorf("runtime was asked %q, %d fences; want none", runtime.calls, f.calls())
+				}
+			})
+		})
+	}
+}
+
+// In its grace period a pod is left to the kubelet. The end is reported when it has stopped
+// all, also a container that started later.
+func TestStopReported(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Order.Hard, p.job.Order.Grace = false, time.Minute
+	p.start("new", "exec sleep 1000")
+	k.Evict(t.Context(), p.job)
+	time.Sleep(2 * kubeletPollInterval)
+	for _, name := range []string{"c1", "c2", "new"} {
+		if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) || !reports.reports[0].KubeletStops || len(p.in(name)) == 0 {
+			t.Fatalf("before %s ends: stages = %v; want Signalled alone, and it alive", name, got)
+		}
+		p.killIn(name)
+		time.Sleep(kubeletPollInterval / 2)
+	}
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, LastGone, Finished}) || reports.last().Err != nil || f.calls() > 0 {
+		t.Errorf("stages = %v, %d fences; want no kill and no fence", got, f.calls())
+	}
+}
+
+// killIn kills the processes of a cgroup below the pod's.
+func (p *kubeletPod) killIn(name string) {
+	for _, pid := range p.in(name) {
+		proc, err := os.FindProcess(pid)
+		if err == nil {
+			_ = proc.Kill()
+		}
+	}
+	p.waitFor(name+" is empty", func() bool { return len(p.in(name)) == 0 })
+}
+
+// When the grace period ends or is ended, the pod is killed and fenced.
+func TestStopReportedEndsInKill(t *testing.T) {
+	for name, escalate := range map[string]bool{"grace over": false, "escalated": true} {
+		t.Run(name, func(t *testing.T) {
+			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+			k := p.killer(reports, f)
+			p.job.Order.Hard, p.job.Order.Grace = false, 300*time.Millisecond
+			want := []Stage{Signalled, Signalled, FirstGone, LastGone, Finished}
+			if escalate {
+				p.job.Order.Grace = time.Hour
+				want = slices.Insert(want, 1, Escalated)
+			}
+			k.Evict(t.Context(), p.job)
+			if escalate {
+				p.job.Order.Hard = true
+				k.Escalate(t.Context(), p.job)
+			}
+			k.Wait()
+			if got := reports.stages(); !slices.Equal(got, want) || reports.last().Processes != 4 || reports.last().Err != nil {
+				t.Errorf("stages = %v, last %+v; want %v and four processes", got, reports.last(), want)
+			}
+			if f.calls() != 1 || len(p.in("c1"))+len(p.in("c2")) > 0 {
+				t.Errorf("%d fences, processes left: %v %v", f.calls(), p.in("c1"), p.in("c2"))
+			}
+		})
+	}
+}
+
+// When evictd ends, the grace period of the pod is not reported to have ended: the next run
+// resumes it.
+func TestStopReportedAtEnd(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Order.Hard, p.job.Order.Grace = false, time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	k.Evict(ctx, p.job)
+	cancel()
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) || len(p.in("c1")) != 2 {
+		t.Errorf("stages = %v, %d processes; want Signalled and the pod alive", got, len(p.in("c1")))
+	}
+}
+
+// A dry run does not fence: it has no Fencer. It counts the processes of a Reported job.
+func TestDryRunReported(t *testing.T) {
+	p, reports := newKubeletPod(t), &progressLog{}
+	NewDryRun(p.hierarchy, "/proc", reports.record).Evict(t.Context(), p.job)
+	if last := reports.last(); last.Stage != Finished || last.Processes != 4 {
+		t.Errorf("last report = %+v; want four processes", last)
+	}
+}
+
+// Any other job is not fenced, and the runtime is asked to stop its pod.
+func TestFenceOnlyReported(t *testing.T) {
+	p := newTestCgroup(t)
+	p.run("exec sleep 1000")
+	f, reports, runtime := &fencer{}, &progressLog{}, &fakeRuntime{}
+	k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
+	k.Fencer = f
+	k.Evict(t.Context(), hardJob(p.container("c1")))
+	k.Wait()
+	if f.calls() > 0 || len(runtime.calls) != 2 {
+		t.Errorf("%d fences, runtime asked %q; want none, and the container and the sandbox", f.calls(), runtime.calls)
+	}
+}
