@@ -53,6 +53,7 @@ func Run(ctx context.Context, o Options) error {
 	defer flush()
 	d, err := build(o, log)
 	if err != nil {
+		releaseLeft(o, log.Logger)
 		return err
 	}
 	defer d.close()

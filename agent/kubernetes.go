@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -58,10 +60,7 @@ func (d *daemon) startKube(ctx context.Context, g *group) {
 // buildEvictions connects the actuator with the orders to evictd-kube.
 func (d *daemon) buildEvictions() {
 	if d.facts == nil {
-		// An earlier run may have had an evictd-kube.
-		if err := ReleaseFences(d.options, io.Discard); err != nil {
-			d.log.Error("fences of an earlier run are not lifted; their pods can't run", "error", err)
-		}
+		releaseLeft(d.options, d.log.Logger) // an earlier run may have had an evictd-kube
 		return
 	}
 	d.evictions = evictions.New(evictions.Options{
@@ -84,6 +83,13 @@ func (d *daemon) buildEvictions() {
 	}
 	d.killer.Fencer = d.evictions
 	d.execute.Subscribe(d.evictions.Report)
+}
+
+// releaseLeft lifts the fences of an earlier run, which this one can't use.
+func releaseLeft(o Options, log *slog.Logger) {
+	if err := ReleaseFences(o, io.Discard); err != nil && !errors.Is(err, podfence.ErrLocked) {
+		log.Error("fences of an earlier run are not lifted; their pods can't run", "error", err)
+	}
 }
 
 // ReleaseFences lifts the fences that an evictd that runs no more has left, and writes a line
