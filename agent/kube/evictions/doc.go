@@ -33,8 +33,8 @@
 //
 // After each restart [Evictions.Open] finds the fences, before a pod can be killed, and
 // [Evictions.Restore] the orders. An evictd that was killed leaves both as they are; a clean
-// stop waits for answers and lifts all fences. What remains is, by the point at which evictd
-// ended:
+// stop waits for answers, withdraws all orders and lifts all fences. What remains is, by the point
+// at which evictd ended:
 //
 //	evictd ended               fence   order    pod's processes   then
 //	1 before the order         –       –        dead, or again    The kubelet starts it again, as after a crash.
@@ -56,7 +56,8 @@
 //	12 after the cgroup went   –       any      –                 The order ends with its answer.
 //	13 in a grace period       –       stopping left              The loop resumes it. If it does not know the victim, the
 //	                                                              order is void.
-//	14 by a clean stop         lifted  any      any               As 4, 5, 6, 11 and 12 without a fence.
+//	14 in a clean stop         lifted  any      any               As 4, 5, 6, 11 and 12 without a fence.
+//	15 after a clean stop      lifted  –        any               Nothing: the kubelet may have started the pod again.
 //
 // The processes are those of the pod's containers, as far as they are not the sandbox's. "old"
 // are those of containers that were created before the kill, "newer" of those created after it.

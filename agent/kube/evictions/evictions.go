@@ -309,19 +309,20 @@ func (e *Evictions) end(v *eviction, why string) {
 	e.lift(v)
 }
 
-// answerPoll is how often Stop looks for answers.
-const answerPoll = 50 * time.Millisecond
-
 // stopTimeout is how long Stop waits for answers.
 const stopTimeout = 5 * time.Second
 
-// Stop waits up to stopTimeout for the answers to the pending orders while evictd-kube is
-// connected, and then lifts all fences. Fence fails from then on. Run must run until Stop
-// returns. The orders stay, to be saved.
+// Stop ends all evictions: it waits up to stopTimeout for answers while evictd-kube is
+// connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
+// until Stop returns.
 func (e *Evictions) Stop() {
-	for end := time.Now().Add(stopTimeout); e.o.Orders.Status().Unanswered > 0 && e.o.Connected() && time.Now().Before(end); {
-		time.Sleep(answerPoll)
+	timeout := stopTimeout
+	if !e.o.Connected() {
+		timeout = 0
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	e.o.Orders.Stop(ctx)
 	e.fencing.Lock()
 	e.stopped = true
 	e.fencing.Unlock()
@@ -333,7 +334,7 @@ func (e *Evictions) Stop() {
 		e.o.Log.Error("not all fences were lifted; evictd --release-fences lifts them", "error", err)
 	}
 	if lifted > 0 {
-		e.o.Log.Info("fences lifted, because evictd stops; kubelets may start these pods again", "fences", lifted, "unanswered", e.o.Orders.Status().Unanswered)
+		e.o.Log.Info("fences lifted, because evictd stops; kubelets may start pods again that were not reported", "fences", lifted)
 	}
 }
 
