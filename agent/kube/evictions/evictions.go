@@ -54,6 +54,8 @@ type Evictions struct {
 	found []podfence.Left // by Open, until Restore
 	wake  chan struct{}   // Run has something to do
 
+	stopTimeout time.Duration // how long Stop waits for answers
+
 	// fencing is locked for reading while a fence is set, and for writing to set stopped.
 	fencing sync.RWMutex
 	stopped bool
@@ -101,7 +103,7 @@ type Status struct {
 
 // New returns Evictions without any. It performs no I/O.
 func New(o Options) *Evictions {
-	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}}
+	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, stopTimeout: stopTimeout}
 }
 
 // Status returns the present status.
@@ -309,14 +311,14 @@ func (e *Evictions) end(v *eviction, why string) {
 	e.lift(v)
 }
 
-// stopTimeout is how long Stop waits for answers.
+// stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
 const stopTimeout = 5 * time.Second
 
-// Stop ends all evictions: it waits up to stopTimeout for answers while evictd-kube is
+// Stop ends all evictions: it waits for answers, if evictd-kube is
 // connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
 // until Stop returns.
 func (e *Evictions) Stop() {
-	timeout := stopTimeout
+	timeout := e.stopTimeout
 	if !e.o.Connected() {
 		timeout = 0
 	}
