@@ -52,7 +52,9 @@
 //     loop's View and acts through agent/execute.
 //   - memory (agent/self) locks evictd's memory, and the collector runs Go's GC.
 //   - socket for evictd-kube (agent/kube): a goroutine for the session, and one that saves the
-//     facts about pods. The inventory reads the facts under a mutex that no I/O locks.
+//     facts about pods. The inventory reads the facts under a mutex that no I/O locks. Another
+//     goroutine follows the orders to evictd-kube, and one the fences of evicted pods
+//     (agent/kube/evictions). At a clean stop these run up to 5 s longer than the others.
 //   - control socket, web server, state writer, service manager and log: they serve and
 //     write the View and the records. They may hang, too.
 //
