@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 type ordersUnderTest struct {
 	*Orders
 	log   buffer
-	saves int
+	saves atomic.Int32
 	lifts []string
 	box   *outbox // a session
 	stop  func()
@@ -34,7 +35,7 @@ func newOrders(t *testing.T, saved ...SavedOrder) *ordersUnderTest {
 		},
 		Save: func() {
 			u.Saved() // would not return if the mutex were locked
-			u.saves++
+			u.saves.Add(1)
 		},
 		Log: slog.New(slog.NewTextHandler(&u.log, nil)),
 	})

@@ -72,23 +72,23 @@ func TestAnswersAreBounded(t *testing.T) {
 		id := u.begin(t, eviction("u", ""))
 		u.Ended("u")
 		u.sent()
-		before := u.saves
+		before := u.saves.Load()
 		for i := range 10000 {
 			for _, a := range []Answer{AnswerDelayed, AnswerMarked, AnswerAsserted} {
 				u.report(&Report{ID: id, Answer: a}, time.Now())
 			}
 			u.report(&Report{ID: fmt.Sprint(i), Answer: AnswerForbidden}, time.Now())
 		}
-		if u.saves != before {
-			t.Errorf("%d saves for answers that are not final; want 0", u.saves-before)
+		if n := u.saves.Load() - before; n != 0 {
+			t.Errorf("%d saves for answers that are not final; want 0", n)
 		}
 		for range 100 {
 			for _, a := range []Answer{AnswerReported, AnswerForbidden, AnswerGone} {
 				u.report(&Report{ID: id, Answer: a}, time.Now())
 			}
 		}
-		if u.saves != before+1 {
-			t.Errorf("%d saves for final answers; want 1", u.saves-before)
+		if n := u.saves.Load() - before; n != 1 {
+			t.Errorf("%d saves for final answers; want 1", n)
 		}
 		if n := strings.Count(u.log.String(), "\n"); n != 2 {
 			t.Errorf("log:\n%s\nwant the first delay and the first final answer", u.log.String())
