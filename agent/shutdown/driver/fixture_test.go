@@ -202,7 +202,7 @@ func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.n.logCall("dry run: stop " + j.Order.UID)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
 }
-func (d dryRun) Escalate(_ context.Context, j act.Job)                              { d.n.logCall("dry run: kill " + j.Order.UID) }
+func (d dryRun) Escalate(_ context.Context, j act.Job)                          { d.n.logCall("dry run: kill " + j.Order.UID) }
 func (dryRun) Follow(context.Context, act.Job, *act.KillHandle, act.KillResult) {}
 
 func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
