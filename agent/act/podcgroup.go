@@ -21,7 +21,7 @@ const (
 
 // podCgroup is the cgroup of a Reported job's pod. Its unlisted containers are cgroups below
 // it that are neither a container's of the job nor the sandbox's: of containers that have
-// started, or will, after the job was made.
+// started after the runtime listed the pod, or are about to start.
 type podCgroup struct {
 	killer *Killer
 	job    *Job
@@ -31,6 +31,9 @@ type podCgroup struct {
 	// those that are not killed, by the paths of their cgroups.
 	draining, refused map[string]bool
 	errs              []error // why something is not killed
+	// failed means that a container was not killed that may be the pod's: the runtime lists
+	// it, and the job is older than that list. The next eviction has it.
+	failed bool
 }
 
 // openPodCgroup opens the cgroup of a job's pod. Without it, or without the sandbox's
@@ -98,6 +101,8 @@ func (p *podCgroup) drained(v *victim) {
 
 func (p *podCgroup) refuse(at string, err error) {
 	p.refused[at] = true
+	wrong := (*WrongVictimError)(nil)
+	p.failed = p.failed || !errors.As(err, &wrong) || !wrong.Essential
 	p.errs = append(p.errs, err)
 }
 
@@ -128,7 +133,7 @@ func (p *podCgroup) unlisted() (found []*victim, err error) {
 		case sandbox < 0:
 			return nil, fmt.Errorf("the sandbox's process is in no cgroup below %s", p.path)
 		case monitors[i] != 0:
-			p.refuse(v.container.Cgroup, &WrongVictimError{Cgroup: v.container.Cgroup, PID: monitors[i], Process: "the monitor of another container"})
+			p.refuse(v.container.Cgroup, &WrongVictimError{Cgroup: v.container.Cgroup, PID: monitors[i], Process: "the monitor of another container", Essential: true})
 			continue
 		}
 		p.identify(v)
@@ -176,11 +181,11 @@ func (p *podCgroup) openUnlisted() (all []*victim, err error) {
 	return all, nil
 }
 
-// identify sets the container of a cgroup if it is one that was created when the job was
-// made: its first process is then one of the guard.
+// identify sets the container of a cgroup if it is one that the job knows by its ID. The guard
+// then has its first process.
 func (p *podCgroup) identify(v *victim) {
 	for _, pid := range v.procs {
-		if id := p.job.Guard.Inits[pid]; id != "" && slices.Contains(p.job.Unstarted, id) && !p.job.Guard.Reused(pid, p.startOf) {
+		if id := p.job.Guard.Inits[pid]; id != "" && slices.Contains(p.job.OtherContainers, id) && !p.job.Guard.Reused(pid, p.startOf) {
 			v.container.ID, v.container.InitPID, v.container.InitStart = id, pid, p.job.Guard.StartTimes[pid]
 			return
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -131,6 +133,7 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		for _, v := range e.cgroup.killUnlisted() {
 			e.drain(ctx, v, true)
 		}
+		e.failed = e.failed || e.cgroup.failed
 		mayEnd := e.draining == 0 && (e.fence.ended() || len(rechecks) == 0)
 		if mayEnd && !e.failed && !e.empty && e.killer.leftEnded(e.job) {
 			e.empty = true
@@ -165,6 +168,18 @@ func (j *Job) unproven() error {
 		}
 	}
 	return nil
+}
+
+// useContainers replaces the containers by those that were killed. Others of them have started
+// since.
+func (j *Job) useContainers(killed []evict.RunningContainer) {
+	for _, c := range j.Containers {
+		known := slices.ContainsFunc(killed, func(k evict.RunningContainer) bool { return k.ID == c.ID })
+		if !known && c.Cgroup != "" {
+			j.OtherContainers = append(slices.Clip(j.OtherContainers), c.ID)
+		}
+	}
+	j.Containers = killed
 }
 
 // proven returns the number of containers whose cgroup is proven.
