@@ -59,8 +59,7 @@ func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (er
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
 	e := reportedEnd{killer: k, job: job, fence: p.fence, drained: make(chan drained), first: k.reportFirstGone(job)}
-	e.cgroup = k.openPodCgroup(job)
-	defer e.cgroup.close()
+	e.cgroup = k.podCgroup(job)
 	for _, v := range p.victims {
 		e.drain(ctx, v, false)
 	}
@@ -78,7 +77,7 @@ func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (er
 	if err := job.unproven(); err != nil && !e.empty {
 		e.errs = append(e.errs, err)
 	}
-	return append(e.errs, e.cgroup.errs...), e.empty
+	return append(append(e.errs, e.cgroup.errs...), e.cgroup.readErr), e.empty
 }
 
 // reportedEnd is the end of a killed pod of a Reported job.
@@ -135,7 +134,7 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		}
 		e.failed = e.failed || e.cgroup.failed
 		mayEnd := e.draining == 0 && (e.fence.ended() || len(rechecks) == 0)
-		if mayEnd && !e.failed && !e.empty && e.killer.leftEnded(e.job) {
+		if mayEnd && !e.failed && !e.empty && e.cgroup.readErr == nil && e.killer.leftEnded(e.job) {
 			e.empty = true
 			e.first()
 			e.killer.reportNow(e.job, LastGone, 0, nil)
@@ -257,7 +256,5 @@ func (k *Killer) stoppedByKubelet(job *Job) bool {
 	if !k.leftEnded(job) {
 		return false
 	}
-	group := k.openPodCgroup(job)
-	defer group.close()
-	return !group.runsUnlisted()
+	return !k.podCgroup(job).runsUnlisted()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // kubeletPod is a pod's cgroup, named as the kubelet names it, with a cgroup for the sandbox
@@ -511,4 +514,41 @@ func TestKillReportedAtEnd(t *testing.T) {
 			t.Errorf("stages = %v; want Signalled alone", got)
 		}
 	})
+}
+
+// While the pod's cgroup can't be read, a container may run in it, so the end of the pod is
+// not reported.
+func TestKillReportedUnreadable(t *testing.T) {
+	for name, readable := range map[string]bool{"again later": true, "never": false} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			pod := filepath.Join(root, "kubepods", "podu")
+			files := map[string]string{"cgroup.procs": "", "cgroup.controllers": "memory\n", "memory.stat": "", "memory.current": "0\n", "memory.max": "max\n"}
+			kerneltest.Write(t, root, files)
+			kerneltest.Write(t, pod, files)
+			kerneltest.Write(t, filepath.Join(pod, "new"), map[string]string{"cgroup.procs": ""})
+			synctest.Test(t, func(t *testing.T) {
+				reports := &progressLog{}
+				k := NewKiller(&cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root)}, "/proc", nil, reports.record)
+				began := time.Now()
+				k.Evict(t.Context(), Job{
+					Order: evict.Order{UID: "u", Hard: true}, Reported: true, Guard: &evict.Guard{},
+					Containers: []evict.RunningContainer{{ID: "c", Cgroup: "/kubepods/podu/gone", CgroupID: 1}},
+				})
+				time.Sleep(10 * time.Second)
+				if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) {
+					t.Errorf("stages while it can't be read = %v; want Signalled alone", got)
+				}
+				want := []Stage{Signalled, Finished}
+				if readable {
+					kerneltest.Write(t, filepath.Join(pod, "new"), files)
+					want = []Stage{Signalled, FirstGone, LastGone, Finished}
+				}
+				k.Wait()
+				if got := reports.stages(); !slices.Equal(got, want) || errors.Is(reports.last().Err, kernel.ErrUnavailable) == readable {
+					t.Errorf("after %v: stages = %v, error %v; want %v", time.Since(began), got, reports.last().Err, want)
+				}
+			})
+		})
+	}
 }
