@@ -16,11 +16,12 @@ type Job struct {
 	Owned      bool
 	Containers []evict.RunningContainer
 	// SandboxPID is the first process of the sandbox and SandboxStart its start time in
-	// clock ticks since boot; 0 if unknown. Unstarted are the IDs of the pod's containers
-	// that are created and not started. Only a Reported job needs them.
-	SandboxPID   int
-	SandboxStart uint64
-	Unstarted    []string
+	// clock ticks since boot; 0 if unknown. OtherContainers are the IDs of the pod's containers
+	// that are not in Containers: they are created and not started. Only a Reported job needs
+	// them.
+	SandboxPID      int
+	SandboxStart    uint64
+	OtherContainers []string
 	// StopStages is the order in which the runtime is asked to stop the containers. If
 	// it is empty, all are asked at once. A kill ignores it.
 	StopStages []StopStage
@@ -37,7 +38,7 @@ type Fencer interface {
 	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
 	// it fails, the kubelet may start the pod again. It is called for a Reported job, right
 	// after the kill, on a goroutine of its own, and not for a pod of which no container may
-	// be killed.
+	// be killed. A container whose cgroup is not proven has an empty Cgroup.
 	Fence(job *Job) error
 }
 

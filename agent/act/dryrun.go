@@ -60,7 +60,7 @@ func (d *DryRun) countProcs(c evict.RunningContainer, g *evict.Guard) (processes
 func (d *DryRun) Follow(ctx context.Context, job Job, handle *KillHandle, result KillResult) {
 	defer handle.Close()
 	if handle.killInProgress() {
-		job.Containers = handle.job.Containers
+		job.useContainers(handle.job.Containers)
 		d.Evict(ctx, job)
 		return
 	}

@@ -160,6 +160,9 @@ func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 		}
 		v.close()
 	}
+	if job.Reported && !empty && ctx.Err() != nil {
+		return // evictd ends, and the next run resumes the eviction
+	}
 	err := errors.Join(append(append(p.errs, errs...), sandboxErr)...)
 	// A container's cgroup must not be killed, or the kill failed.
 	refused := len(p.errs) > 0 && len(p.victims)+p.gone < len(job.Containers)
@@ -177,7 +180,7 @@ func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 
 // Follow implements Actuator.
 func (k *Killer) Follow(ctx context.Context, job Job, handle *KillHandle, result KillResult) {
-	job.Containers = handle.job.Containers
+	job.useContainers(handle.job.Containers)
 	if handle.killInProgress() {
 		// The thread of that kill may hang, so kill through new descriptors.
 		handle.Close() // that thread has a reference of its own

@@ -21,21 +21,25 @@ const (
 
 // podCgroup is the cgroup of a Reported job's pod. Its unlisted containers are cgroups below
 // it that are neither a container's of the job nor the sandbox's: of containers that have
-// started, or will, after the job was made.
+// started after the runtime listed the pod, or are about to start.
 type podCgroup struct {
 	killer *Killer
 	job    *Job
-	path   string
-	group  *cgroup.Cgroup // nil if it is gone or not known
+	path   string // "" if nothing in it may be killed
 	// draining are the unlisted containers that were killed and not drained yet, and refused
 	// those that are not killed, by the paths of their cgroups.
 	draining, refused map[string]bool
 	errs              []error // why something is not killed
+	// failed means that a container was not killed that may be the pod's: the runtime lists
+	// it, and the job is older than that list. The next eviction has it.
+	failed bool
+	// readErr is why the pod's cgroup could not be read when it was read last.
+	readErr error
 }
 
-// openPodCgroup opens the cgroup of a job's pod. Without it, or without the sandbox's
-// process, nothing is killed that the job does not list.
-func (k *Killer) openPodCgroup(job *Job) *podCgroup {
+// podCgroup returns the cgroup of a job's pod. Unless that is proven to be the pod's, nothing
+// is killed that the job does not list.
+func (k *Killer) podCgroup(job *Job) *podCgroup {
 	p := &podCgroup{killer: k, job: job, draining: map[string]bool{}, refused: map[string]bool{}}
 	if job.unproven() != nil {
 		return p // the cgroups of the pod can't be told apart
@@ -44,37 +48,24 @@ func (k *Killer) openPodCgroup(job *Job) *podCgroup {
 	for _, c := range job.Containers {
 		containers = append(containers, c.Cgroup)
 	}
-	var err error
-	if p.path, err = cgroup.PodPath(job.Order.UID, containers); err == nil {
-		p.group, err = k.hierarchy.Open(p.path)
-	}
-	if err != nil && !errors.Is(err, cgroup.ErrGone) {
+	at, err := cgroup.PodPath(job.Order.UID, containers)
+	if err != nil {
 		p.stop(err)
 	}
+	p.path = at
 	return p
 }
 
 // stop gives up on the unlisted containers.
 func (p *podCgroup) stop(err error) {
 	p.errs = append(p.errs, fmt.Errorf("containers that the runtime did not list are not killed: %w", err))
-	p.close()
-}
-
-func (p *podCgroup) close() {
-	if p.group != nil {
-		p.group.Close()
-		p.group = nil
-	}
+	p.path = ""
 }
 
 // killUnlisted signals the processes of the unlisted containers and returns those that have
 // some. drained is called for each later.
 func (p *podCgroup) killUnlisted() (killed []*victim) {
-	unlisted, err := p.unlisted()
-	if err != nil {
-		p.stop(err)
-	}
-	for _, v := range unlisted {
+	for _, v := range p.unlisted() {
 		at := v.container.Cgroup
 		err := v.killAtPriority(p.killer.proc)
 		switch {
@@ -98,23 +89,25 @@ func (p *podCgroup) drained(v *victim) {
 
 func (p *podCgroup) refuse(at string, err error) {
 	p.refused[at] = true
+	wrong := (*WrongVictimError)(nil)
+	p.failed = p.failed || !errors.As(err, &wrong) || !wrong.Essential
 	p.errs = append(p.errs, err)
 }
 
 // runsUnlisted reports whether an unlisted container has processes.
 func (p *podCgroup) runsUnlisted() bool {
-	unlisted, err := p.unlisted()
+	unlisted := p.unlisted()
 	closeVictims(unlisted)
-	return err == nil && len(unlisted) > 0
+	return len(unlisted) > 0 || p.readErr != nil
 }
 
-// unlisted opens the unlisted containers that have processes and may be killed. It fails if
-// the sandbox's cgroup is not among those of the pod that the job does not list.
-func (p *podCgroup) unlisted() (found []*victim, err error) {
+// unlisted opens the unlisted containers that have processes and may be killed. There is none
+// if the sandbox's cgroup is not among those of the pod that the job does not list.
+func (p *podCgroup) unlisted() (found []*victim) {
 	all, err := p.openUnlisted()
 	defer func() { closeVictims(all) }() // those that are not returned
-	if err != nil {
-		return nil, err
+	if p.readErr = err; err != nil {
+		return nil
 	}
 	sandbox := -1
 	if p.job.SandboxPID != 0 && p.job.SandboxStart != 0 && p.startOf(p.job.SandboxPID) == p.job.SandboxStart {
@@ -126,28 +119,26 @@ func (p *podCgroup) unlisted() (found []*victim, err error) {
 		case i == sandbox || len(v.procs) == 0:
 			continue
 		case sandbox < 0:
-			return nil, fmt.Errorf("the sandbox's process is in no cgroup below %s", p.path)
+			p.stop(fmt.Errorf("the sandbox's process is in no cgroup below %s", p.path))
+			return nil
 		case monitors[i] != 0:
-			p.refuse(v.container.Cgroup, &WrongVictimError{Cgroup: v.container.Cgroup, PID: monitors[i], Process: "the monitor of another container"})
+			p.refuse(v.container.Cgroup, &WrongVictimError{Cgroup: v.container.Cgroup, PID: monitors[i], Process: "the monitor of another container", Essential: true})
 			continue
 		}
 		p.identify(v)
 		found = append(found, v)
 	}
 	all = slices.DeleteFunc(all, func(v *victim) bool { return slices.Contains(found, v) })
-	return found, nil
+	return found
 }
 
 // openUnlisted opens the cgroups below the pod's that belong to no container of the job, are
 // not refused and not being drained, and reads their processes.
 func (p *podCgroup) openUnlisted() (all []*victim, err error) {
-	if p.group == nil {
+	if p.path == "" {
 		return nil, nil
 	}
-	names, err := p.group.Children()
-	if errors.Is(err, cgroup.ErrGone) {
-		return nil, nil
-	}
+	names, err := p.children()
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +148,9 @@ func (p *podCgroup) openUnlisted() (all []*victim, err error) {
 			continue
 		}
 		if len(all) == maxUnlisted {
-			return all, fmt.Errorf("more than %d cgroups of other containers below %s", maxUnlisted, p.path)
+			p.stop(fmt.Errorf("more than %d cgroups of other containers below %s", maxUnlisted, p.path))
+			closeVictims(all)
+			return nil, nil
 		}
 		group, err := p.killer.hierarchy.Open(at)
 		if errors.Is(err, cgroup.ErrGone) {
@@ -176,11 +169,27 @@ func (p *podCgroup) openUnlisted() (all []*victim, err error) {
 	return all, nil
 }
 
-// identify sets the container of a cgroup if it is one that was created when the job was
-// made: its first process is then one of the guard.
+// children returns the names of the cgroups below the pod's; none if that is gone.
+func (p *podCgroup) children() ([]string, error) {
+	group, err := p.killer.hierarchy.Open(p.path)
+	if err == nil {
+		defer group.Close()
+		var names []string
+		if names, err = group.Children(); err == nil {
+			return names, nil
+		}
+	}
+	if errors.Is(err, cgroup.ErrGone) {
+		err = nil
+	}
+	return nil, err
+}
+
+// identify sets the container of a cgroup if it is one that the job knows by its ID. The guard
+// then has its first process.
 func (p *podCgroup) identify(v *victim) {
 	for _, pid := range v.procs {
-		if id := p.job.Guard.Inits[pid]; id != "" && slices.Contains(p.job.Unstarted, id) && !p.job.Guard.Reused(pid, p.startOf) {
+		if id := p.job.Guard.Inits[pid]; id != "" && slices.Contains(p.job.OtherContainers, id) && !p.job.Guard.Reused(pid, p.startOf) {
 			v.container.ID, v.container.InitPID, v.container.InitStart = id, pid, p.job.Guard.StartTimes[pid]
 			return
 		}

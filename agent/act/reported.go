@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -57,8 +59,7 @@ func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (er
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
 	e := reportedEnd{killer: k, job: job, fence: p.fence, drained: make(chan drained), first: k.reportFirstGone(job)}
-	e.cgroup = k.openPodCgroup(job)
-	defer e.cgroup.close()
+	e.cgroup = k.podCgroup(job)
 	for _, v := range p.victims {
 		e.drain(ctx, v, false)
 	}
@@ -76,7 +77,7 @@ func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (er
 	if err := job.unproven(); err != nil && !e.empty {
 		e.errs = append(e.errs, err)
 	}
-	return append(e.errs, e.cgroup.errs...), e.empty
+	return append(append(e.errs, e.cgroup.errs...), e.cgroup.readErr), e.empty
 }
 
 // reportedEnd is the end of a killed pod of a Reported job.
@@ -131,8 +132,9 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		for _, v := range e.cgroup.killUnlisted() {
 			e.drain(ctx, v, true)
 		}
+		e.failed = e.failed || e.cgroup.failed
 		mayEnd := e.draining == 0 && (e.fence.ended() || len(rechecks) == 0)
-		if mayEnd && !e.failed && !e.empty && e.killer.leftEnded(e.job) {
+		if mayEnd && !e.failed && !e.empty && e.cgroup.readErr == nil && e.killer.leftEnded(e.job) {
 			e.empty = true
 			e.first()
 			e.killer.reportNow(e.job, LastGone, 0, nil)
@@ -165,6 +167,18 @@ func (j *Job) unproven() error {
 		}
 	}
 	return nil
+}
+
+// useContainers replaces the containers by those that were killed. Others of them have started
+// since.
+func (j *Job) useContainers(killed []evict.RunningContainer) {
+	for _, c := range j.Containers {
+		known := slices.ContainsFunc(killed, func(k evict.RunningContainer) bool { return k.ID == c.ID })
+		if !known && c.Cgroup != "" {
+			j.OtherContainers = append(slices.Clip(j.OtherContainers), c.ID)
+		}
+	}
+	j.Containers = killed
 }
 
 // proven returns the number of containers whose cgroup is proven.
@@ -242,7 +256,5 @@ func (k *Killer) stoppedByKubelet(job *Job) bool {
 	if !k.leftEnded(job) {
 		return false
 	}
-	group := k.openPodCgroup(job)
-	defer group.close()
-	return !group.runsUnlisted()
+	return !k.podCgroup(job).runsUnlisted()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // kubeletPod is a pod's cgroup, named as the kubelet names it, with a cgroup for the sandbox
@@ -170,7 +173,7 @@ func TestKillReported(t *testing.T) {
 		p.start("new", "sleep 1000 & wait")
 		p.start("created", "exec sleep 1000")
 		created := p.in("created")[0]
-		p.job.Guard.Inits[created], p.job.Unstarted = "c3", []string{"c3"}
+		p.job.Guard.Inits[created], p.job.OtherContainers = "c3", []string{"c3"}
 		kill()
 		k.Wait()
 		for _, name := range []string{"c1", "c2", "new", "created"} {
@@ -251,15 +254,16 @@ func TestKillReportedSpares(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(p *kubeletPod, pid int)
 		want   string // in the error
+		runs   bool   // a container of the pod may be left
 	}{
-		"essential process":         {func(p *kubeletPod, pid int) { p.job.Guard.Protected[pid] = "a shim" }, "a shim"},
-		"container of another pod":  {func(p *kubeletPod, pid int) { p.job.Guard.Inits[pid] = "c9" }, "container c9"},
-		"sandbox not known":         {func(p *kubeletPod, pid int) { p.job.SandboxPID, p.job.SandboxStart = 0, 0 }, "sandbox's process"},
-		"pid of the sandbox reused": {func(p *kubeletPod, pid int) { p.job.SandboxStart-- }, "sandbox's process"},
+		"essential process":         {func(p *kubeletPod, pid int) { p.job.Guard.Protected[pid] = "a shim" }, "a shim", false},
+		"container of another pod":  {func(p *kubeletPod, pid int) { p.job.Guard.Inits[pid] = "c9" }, "container c9", true},
+		"sandbox not known":         {func(p *kubeletPod, pid int) { p.job.SandboxPID, p.job.SandboxStart = 0, 0 }, "sandbox's process", false},
+		"pid of the sandbox reused": {func(p *kubeletPod, pid int) { p.job.SandboxStart-- }, "sandbox's process", false},
 		"sandbox elsewhere": {func(p *kubeletPod, pid int) {
 			p.job.SandboxPID, p.job.SandboxStart = os.Getpid(), startOf(p.t, os.Getpid())
-		}, "sandbox's process"},
-		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names"},
+		}, "sandbox's process", false},
+		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
@@ -278,6 +282,9 @@ func TestKillReportedSpares(t *testing.T) {
 			last := reports.last()
 			if last.Stage != Finished || last.Err == nil || !strings.Contains(last.Err.Error(), tc.want) {
 				t.Errorf("last report = %+v; want it finished, with an error about %s", last, tc.want)
+			}
+			if ended := slices.Contains(reports.stages(), LastGone); ended == tc.runs {
+				t.Errorf("the end was reported: %t; want %t", ended, !tc.runs)
 			}
 		})
 	}
@@ -464,5 +471,84 @@ func TestFenceOnlyReported(t *testing.T) {
 	k.Wait()
 	if f.calls() > 0 || len(runtime.calls) != 2 {
 		t.Errorf("%d fences, runtime asked %q; want none, and the container and the sandbox", f.calls(), runtime.calls)
+	}
+}
+
+// A container that has started between the list that the handle was opened for and the kill
+// is one of the pod.
+func TestFollowReportedNewContainer(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	handle, err := Prepare(p.hierarchy, "/proc", p.job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := p.start("c3", "exec sleep 1000")
+	g, err := p.hierarchy.Open(p.pod + "/c3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	job := p.job
+	job.Guard.Inits[cmd.Process.Pid] = "c3"
+	job.Containers = append(slices.Clip(job.Containers), evict.RunningContainer{ID: "c3", Name: "c3", Cgroup: p.pod + "/c3", CgroupID: g.ID()})
+	k.Follow(t.Context(), job, handle, NewFastKiller(nil).Kill(handle, job.Guard))
+	k.Wait()
+	if pids := p.in("c3"); len(pids) > 0 {
+		t.Errorf("processes left in the new container: %v", pids)
+	}
+	reports.wantGone(t)
+}
+
+// When evictd ends, an eviction whose end it does not know stays pending.
+func TestKillReportedAtEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reports := &progressLog{}
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", nil, reports.record)
+		ctx, cancel := context.WithCancel(t.Context())
+		k.Evict(ctx, Job{Order: evict.Order{UID: "u", Hard: true}, Reported: true, Containers: []evict.RunningContainer{{ID: "c", Unproven: "for the test"}}})
+		time.Sleep(10 * time.Second)
+		cancel()
+		k.Wait()
+		if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) {
+			t.Errorf("stages = %v; want Signalled alone", got)
+		}
+	})
+}
+
+// While the pod's cgroup can't be read, a container may run in it, so the end of the pod is
+// not reported.
+func TestKillReportedUnreadable(t *testing.T) {
+	for name, readable := range map[string]bool{"again later": true, "never": false} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			pod := filepath.Join(root, "kubepods", "podu")
+			files := map[string]string{"cgroup.procs": "", "cgroup.controllers": "memory\n", "memory.stat": "", "memory.current": "0\n", "memory.max": "max\n"}
+			kerneltest.Write(t, root, files)
+			kerneltest.Write(t, pod, files)
+			kerneltest.Write(t, filepath.Join(pod, "new"), map[string]string{"cgroup.procs": ""})
+			synctest.Test(t, func(t *testing.T) {
+				reports := &progressLog{}
+				k := NewKiller(&cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root)}, "/proc", nil, reports.record)
+				began := time.Now()
+				k.Evict(t.Context(), Job{
+					Order: evict.Order{UID: "u", Hard: true}, Reported: true, Guard: &evict.Guard{},
+					Containers: []evict.RunningContainer{{ID: "c", Cgroup: "/kubepods/podu/gone", CgroupID: 1}},
+				})
+				time.Sleep(10 * time.Second)
+				if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) {
+					t.Errorf("stages while it can't be read = %v; want Signalled alone", got)
+				}
+				want := []Stage{Signalled, Finished}
+				if readable {
+					kerneltest.Write(t, filepath.Join(pod, "new"), files)
+					want = []Stage{Signalled, FirstGone, LastGone, Finished}
+				}
+				k.Wait()
+				if got := reports.stages(); !slices.Equal(got, want) || errors.Is(reports.last().Err, kernel.ErrUnavailable) == readable {
+					t.Errorf("after %v: stages = %v, error %v; want %v", time.Since(began), got, reports.last().Err, want)
+				}
+			})
+		})
 	}
 }

@@ -112,7 +112,7 @@ func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	h := s.Handles[o.UID]
 	return act.Job{
 		Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Containers: h.Containers, Guard: guard,
-		SandboxPID: h.SandboxPID, SandboxStart: h.SandboxStart, Unstarted: h.Unstarted,
+		SandboxPID: h.SandboxPID, SandboxStart: h.SandboxStart, OtherContainers: h.OtherContainers,
 	}
 }
 

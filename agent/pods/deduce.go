@@ -218,7 +218,7 @@ func (d *deduction) handle(p *pod) Handle {
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil, SandboxPID: l.sandbox.pid, SandboxStart: l.sandbox.start}
 	for i := range l.Containers {
 		if c := &l.Containers[i]; c.State == cri.StateCreated {
-			h.Unstarted = append(h.Unstarted, c.ID)
+			h.OtherContainers = append(h.OtherContainers, c.ID)
 		}
 	}
 	for _, pc := range p.containers {

@@ -47,8 +47,8 @@ type Handle struct {
 	// SandboxStart its start time in clock ticks since boot; 0 if unknown.
 	SandboxPID   int
 	SandboxStart uint64
-	// Unstarted are the IDs of the containers that are created and not started.
-	Unstarted []string
+	// OtherContainers are the IDs of the containers that are created and not started.
+	OtherContainers []string
 }
 
 // Measure reads the usage of each pod. It calls no runtime and waits for nothing but the
