@@ -23,7 +23,7 @@ func (b *Backend) kubernetesStatus(now time.Time) *control.Kubernetes {
 	s := b.o.Facts.Status(now)
 	k := &control.Kubernetes{
 		Connected: s.Connected, Software: s.Software, Node: s.Node, Watching: s.Watching, Error: s.Error,
-		AgeSeconds: control.Age(s.AsOf, now), Pods: s.Pods, Used: s.Used, Refusals: s.Refusals, CannotReport: b.o.Facts.CannotReport(),
+		AgeSeconds: control.Age(s.AsOf, now), Pods: s.Pods, Used: s.Used, Refusals: s.Refusals, CannotReport: s.CannotReport,
 	}
 	for _, r := range s.Refused {
 		k.Refused = append(k.Refused, control.Refusal(r))
