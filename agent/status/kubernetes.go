@@ -71,8 +71,7 @@ func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Or
 // oldestUnanswered returns the oldest order without a final answer; nil if there is none.
 func oldestUnanswered(s *kube.OrdersStatus) *kube.PendingOrder {
 	for i := range s.Pending {
-		switch s.Pending[i].Answer {
-		case "", kube.AnswerMarked, kube.AnswerAsserted, kube.AnswerDelayed:
+		if !s.Pending[i].Final {
 			return &s.Pending[i]
 		}
 	}

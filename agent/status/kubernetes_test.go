@@ -49,15 +49,15 @@ func TestKubernetesStatus(t *testing.T) {
 // pendingOrders returns a status with two answered orders and two others, and its time.
 func pendingOrders() (kube.OrdersStatus, time.Time) {
 	now := time.Date(2026, 11, 22, 20, 1, 0, 0, time.UTC)
-	order := func(name string, stage kube.Stage, age time.Duration, answer kube.Answer, why string) kube.PendingOrder {
+	order := func(name string, stage kube.Stage, age time.Duration, answer kube.Answer, final bool, why string) kube.PendingOrder {
 		return kube.PendingOrder{
-			Order: kube.Order{UID: "u-" + name, Namespace: "default", Name: name, Stage: stage}, Began: now.Add(-age), Answer: answer, Why: why,
+			Order: kube.Order{UID: "u-" + name, Namespace: "default", Name: name, Stage: stage}, Began: now.Add(-age), Answer: answer, Final: final, Why: why,
 		}
 	}
 	return kube.OrdersStatus{
 		Pending: []kube.PendingOrder{
-			order("reported", kube.StageEnded, time.Hour, kube.AnswerReported, ""), order("gone", kube.StageEnded, time.Hour, kube.AnswerGone, ""),
-			order("web", kube.StageEnded, 90*time.Second, kube.AnswerDelayed, "connection refused"), order("new", kube.StageKilled, time.Second, "", ""),
+			order("reported", kube.StageEnded, time.Hour, kube.AnswerReported, true, ""), order("gone", kube.StageEnded, time.Hour, kube.AnswerGone, true, ""),
+			order("web", kube.StageEnded, 90*time.Second, kube.AnswerDelayed, false, "connection refused"), order("new", kube.StageKilled, time.Second, "", false, ""),
 		},
 		Unanswered: 2, Forbidden: 3, Begun: 4, Revived: 5, Rejected: 6, TimedOut: 7, Lifted: 8, Answers: map[kube.Answer]uint64{kube.AnswerAsserted: 9},
 	}, now
@@ -104,7 +104,7 @@ func TestOrdersWarning(t *testing.T) {
 		{0, "", "", "no answer of evictd-kube"},
 		{0, kube.AnswerForbidden, "", ""}, // of web: the other is new
 	} {
-		s.Pending[2].Answer, s.Pending[2].Why = tt.answer, tt.why
+		s.Pending[2].Answer, s.Pending[2].Final, s.Pending[2].Why = tt.answer, tt.answer == kube.AnswerForbidden, tt.why
 		got := ordersWarning(&s, now.Add(tt.after))
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("ordersWarning(%v later, answer %q) = %q; want %q", tt.after, tt.answer, got, tt.want)
