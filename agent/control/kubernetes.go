@@ -43,8 +43,8 @@ type Orders struct {
 	// Forbidden counts the pods that are not evicted because the API server has refused the
 	// report of an eviction.
 	Forbidden int `json:"forbiddenPods"`
-	// Begun counts the orders, Revived those for a pod that was reported before and ran again,
-	// Rejected the evictions without an order because too many were pending, and TimedOut the
+	// Begun counts the orders, Revived the evicted pods of which the kubelet started a container
+	// again, Rejected the evictions without an order because too many were pending, and TimedOut the
 	// orders that ended without a final answer.
 	Begun    uint64 `json:"begun"`
 	Revived  uint64 `json:"revived"`
@@ -54,13 +54,15 @@ type Orders struct {
 	// kubelet has undone, and that were written again.
 	Answers map[string]uint64 `json:"answers,omitempty"`
 	Undone  uint64            `json:"undone"`
-	// Fences counts the fences that are set now. FencesChanged counts how often another program
-	// changed one, and FencesLifted those that were lifted although the pod may run again.
-	Fences        int    `json:"fences"`
-	FencesChanged uint64 `json:"fencesChanged"`
-	FencesLifted  uint64 `json:"fencesLifted"`
-	// FenceError is why fences can't be set or checked now; empty if they can.
-	FenceError string `json:"fenceError,omitempty"`
+	// Fences counts the fences that are set now, and FencesUnlifted those of them that could not be
+	// lifted. FencesFailed counts the evictions without a fence because it could not be set,
+	// FencesChanged the limits of fences that another program wrote, and FencesLifted the fences
+	// that were lifted.
+	Fences         int    `json:"fences"`
+	FencesUnlifted int    `json:"fencesUnlifted"`
+	FencesFailed   uint64 `json:"fencesFailed"`
+	FencesChanged  uint64 `json:"fencesChanged"`
+	FencesLifted   uint64 `json:"fencesLifted"`
 }
 
 // Order is an eviction that evictd-kube has to report.

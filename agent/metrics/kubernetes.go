@@ -24,8 +24,8 @@ type Kubernetes struct {
 	Answers                             map[string]uint64 // by answer; has all answers
 	Undone                              uint64
 
-	FencesSet                   int // now
-	FencesChanged, FencesLifted uint64
+	FencesSet, FencesUnlifted                 int // now
+	FencesFailed, FencesChanged, FencesLifted uint64
 }
 
 // kubernetes collects the state of evictd-kube. It has no series if none is configured.
@@ -47,12 +47,14 @@ var (
 	ordersDesc        = kubernetesDesc("kube_orders_total", "Number of evictions that evictd-kube was ordered to report.")
 	rejectedDesc      = kubernetesDesc("kube_orders_rejected_total", "Number of evictions that were not ordered to be reported because too many were pending.")
 	timedOutDesc      = kubernetesDesc("kube_orders_timed_out_total", "Number of evictions given up after kube.fenceTimeout.")
-	revivedDesc       = kubernetesDesc("kube_revived_pods_total", "Number of evictions of a pod whose earlier eviction was reported.")
+	revivedDesc       = kubernetesDesc("kube_revived_pods_total", "Number of evicted pods of which the kubelet started a container again.")
 	answersDesc       = kubernetesDesc("kube_answers_total", "Number of answers of evictd-kube, by answer.", "answer")
 	undoneDesc        = kubernetesDesc("kube_undone_reports_total", "Number of reports that the kubelet had undone and evictd-kube wrote again.")
 	fencesDesc        = kubernetesDesc("fences_set", "Number of evicted pods that are kept from running again.")
 	fencesChangedDesc = kubernetesDesc("fences_changed_total", "Number of times another program changed the limits that keep an evicted pod from running again.")
-	fencesLiftedDesc  = kubernetesDesc("fences_lifted_total", "Number of fences lifted while the pod could run again.")
+	fencesLiftedDesc  = kubernetesDesc("fences_lifted_total", "Number of times evictd allowed an evicted pod to run again.")
+	unliftedDesc      = kubernetesDesc("fences_unlifted", "Number of pods that are kept from running because their fence could not be lifted.")
+	fencesFailedDesc  = kubernetesDesc("fences_failed_total", "Number of evicted pods that could not be kept from running again.")
 )
 
 // Describe implements prometheus.Collector.
@@ -60,6 +62,7 @@ func (*kubernetes) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		kubeConnectedDesc, factsAgeDesc, factsRefusedDesc, pendingDesc, oldestDesc, forbiddenDesc, ordersDesc, rejectedDesc, timedOutDesc,
 		revivedDesc, answersDesc, undoneDesc, fencesDesc, fencesChangedDesc, fencesLiftedDesc,
+		unliftedDesc, fencesFailedDesc,
 	} {
 		ch <- d
 	}
@@ -98,6 +101,8 @@ func (k *kubernetes) Collect(ch chan<- prometheus.Metric) {
 	gauge(fencesDesc, float64(s.FencesSet))
 	counter(fencesChangedDesc, s.FencesChanged)
 	counter(fencesLiftedDesc, s.FencesLifted)
+	gauge(unliftedDesc, float64(s.FencesUnlifted))
+	counter(fencesFailedDesc, s.FencesFailed)
 }
 
 // Kubernetes sets the source of the metrics about evictd-kube. Each scrape calls it, at any

@@ -142,7 +142,7 @@ func use(t *testing.T, m *Metrics) {
 		return Kubernetes{
 			Connected: true, FactsAsOf: time.Now().Add(time.Hour), FactsRefused: 1, // an age of 0 in the golden file
 			Answered: 2, Unanswered: 3, OldestUnanswered: 4500 * time.Millisecond, Forbidden: 5, Orders: 6, Revived: 7, Rejected: 8, TimedOut: 9,
-			Answers: map[string]uint64{"reported": 10, "asserted": 11}, Undone: 11, FencesSet: 12, FencesChanged: 13, FencesLifted: 14,
+			Answers: map[string]uint64{"reported": 10, "asserted": 11}, Undone: 11, FencesSet: 12, FencesChanged: 13, FencesLifted: 14, FencesUnlifted: 15, FencesFailed: 16,
 		}
 	})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Duration: 1500 * time.Millisecond})

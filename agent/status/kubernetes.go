@@ -12,9 +12,12 @@ import (
 
 // FenceStatus describes the fences of evicted pods.
 type FenceStatus struct {
-	Set     int    // now
-	Changed uint64 // how often another program changed one, since the start
-	Error   string // why fences can't be set or checked now; "" if they can
+	// Set is how many are set now, and Unlifted how many of those could not be lifted.
+	Set, Unlifted int
+	// These count since the start: evictions without a fence because it could not be set, fences
+	// that were lifted, limits of fences that another program wrote, and evicted pods of which
+	// the kubelet started a container again.
+	Failed, Lifted, Changed, Revived uint64
 }
 
 // kubernetesStatus returns the status of evictd-kube, its facts and the evictions that it
@@ -47,8 +50,8 @@ const maxOrders = 20
 func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Orders {
 	o := &control.Orders{
 		Pending: len(s.Pending), Unanswered: s.Unanswered, Forbidden: s.Forbidden,
-		Begun: s.Begun, Revived: s.Revived, Rejected: s.Rejected, TimedOut: s.TimedOut, Undone: s.Answers[kube.AnswerAsserted],
-		Fences: f.Set, FencesChanged: f.Changed, FencesLifted: s.Lifted, FenceError: f.Error,
+		Begun: s.Begun, Revived: f.Revived, Rejected: s.Rejected, TimedOut: s.TimedOut, Undone: s.Answers[kube.AnswerAsserted],
+		Fences: f.Set, FencesUnlifted: f.Unlifted, FencesFailed: f.Failed, FencesChanged: f.Changed, FencesLifted: f.Lifted,
 	}
 	if oldest := oldestUnanswered(&s); oldest != nil {
 		o.UnansweredSeconds = control.Age(oldest.Began, now)
@@ -112,8 +115,8 @@ func (b *Backend) kubernetesWarnings(now time.Time) (list []string) {
 	if warning := ordersWarning(&s, now); warning != "" {
 		list = append(list, warning)
 	}
-	if err := b.fences().Error; err != "" {
-		list = append(list, "evicted pods may run again before the API server knows: "+err)
+	if n := b.fences().Unlifted; n > 0 {
+		list = append(list, fmt.Sprintf("fences that could not be lifted: %d; no container of these pods can start", n))
 	}
 	return list
 }
@@ -151,14 +154,15 @@ func (b *Backend) KubernetesMetrics() metrics.Kubernetes {
 	facts, fences := b.o.Facts.Status(now), b.fences()
 	m := metrics.Kubernetes{
 		Connected: facts.Connected, FactsAsOf: facts.AsOf, FactsRefused: facts.Refusals,
-		FencesSet: fences.Set, FencesChanged: fences.Changed, Answers: map[string]uint64{},
+		FencesSet: fences.Set, FencesUnlifted: fences.Unlifted, FencesFailed: fences.Failed, FencesChanged: fences.Changed,
+		FencesLifted: fences.Lifted, Revived: fences.Revived, Answers: map[string]uint64{},
 	}
 	if b.o.Orders == nil {
 		return m
 	}
 	s := b.o.Orders()
 	m.Answered, m.Unanswered = len(s.Pending)-s.Unanswered, s.Unanswered
-	m.Orders, m.Revived, m.Rejected, m.TimedOut, m.FencesLifted = s.Begun, s.Revived, s.Rejected, s.TimedOut, s.Lifted
+	m.Orders, m.Rejected, m.TimedOut = s.Begun, s.Rejected, s.TimedOut
 	m.Forbidden, m.Undone = s.Forbidden, s.Answers[kube.AnswerAsserted]
 	if oldest := oldestUnanswered(&s); oldest != nil {
 		m.OldestUnanswered = now.Sub(oldest.Began)

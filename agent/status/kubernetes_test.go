@@ -59,13 +59,13 @@ func pendingOrders() (kube.OrdersStatus, time.Time) {
 			order("reported", kube.StageEnded, time.Hour, kube.AnswerReported, true, ""), order("gone", kube.StageEnded, time.Hour, kube.AnswerGone, true, ""),
 			order("web", kube.StageEnded, 90*time.Second, kube.AnswerDelayed, false, "connection refused"), order("new", kube.StageKilled, time.Second, "", false, ""),
 		},
-		Unanswered: 2, Forbidden: 3, Begun: 4, Revived: 5, Rejected: 6, TimedOut: 7, Lifted: 8, Answers: map[kube.Answer]uint64{kube.AnswerAsserted: 9},
+		Unanswered: 2, Forbidden: 3, Begun: 4, Rejected: 6, TimedOut: 7, Answers: map[kube.Answer]uint64{kube.AnswerAsserted: 9},
 	}, now
 }
 
 func TestOrdersStatus(t *testing.T) {
 	s, now := pendingOrders()
-	got := ordersStatus(s, FenceStatus{Set: 10, Changed: 11, Error: "no room"}, now)
+	got := ordersStatus(s, FenceStatus{Set: 10, Unlifted: 12, Failed: 13, Lifted: 8, Changed: 11, Revived: 5}, now)
 	web := control.Order{
 		Pod: "default/web", UID: "u-web", Stage: "ended", Since: now.Add(-90 * time.Second), Answer: "delayed", Why: "connection refused",
 	}
@@ -75,7 +75,7 @@ func TestOrdersStatus(t *testing.T) {
 	got.Oldest = nil
 	want := &control.Orders{
 		Pending: 4, Unanswered: 2, UnansweredSeconds: new(90.0), Forbidden: 3, Begun: 4, Revived: 5, Rejected: 6, TimedOut: 7,
-		Answers: map[string]uint64{"asserted": 9}, Undone: 9, Fences: 10, FencesChanged: 11, FencesLifted: 8, FenceError: "no room",
+		Answers: map[string]uint64{"asserted": 9}, Undone: 9, Fences: 10, FencesUnlifted: 12, FencesFailed: 13, FencesChanged: 11, FencesLifted: 8,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ordersStatus() (-want +got):\n%s", diff)
@@ -112,7 +112,7 @@ func TestOrdersWarning(t *testing.T) {
 	}
 }
 
-// Late reports and fences that can't be set are in the status, in /readyz and in the metrics.
+// Late reports and fences that can't be lifted are in the status, in /readyz and in the metrics.
 func TestReports(t *testing.T) {
 	s, now := pendingOrders()
 	for i := range s.Pending {
@@ -120,12 +120,14 @@ func TestReports(t *testing.T) {
 	}
 	n := newNode(t, func(o *Options) {
 		o.Facts = kube.NewFacts()
-		o.Orders, o.Fences = func() kube.OrdersStatus { return s }, func() FenceStatus { return FenceStatus{Set: 2, Changed: 3, Error: "no room"} }
+		o.Orders, o.Fences = func() kube.OrdersStatus { return s }, func() FenceStatus {
+			return FenceStatus{Set: 2, Unlifted: 1, Failed: 4, Lifted: 8, Changed: 3, Revived: 5}
+		}
 	})
 	n.step(t, "evictionHard: {memory.available: 1Gi}\n")
 	n.view.Mode = loop.Mode{Reporting: true}
 	status := n.Status()
-	if warnings := strings.Join(status.Warnings, "\n"); !strings.Contains(warnings, "eviction of default/web") || !strings.Contains(warnings, "no room") {
+	if warnings := strings.Join(status.Warnings, "\n"); !strings.Contains(warnings, "eviction of default/web") || !strings.Contains(warnings, "could not be lifted: 1;") {
 		t.Errorf("warnings = %q; want the late report and the fences", warnings)
 	}
 	if !status.Mode.Reporting || status.Kubernetes.Orders.Fences != 2 {
@@ -139,7 +141,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("notes = %q, %v; want the mode and the pending orders", notes, err)
 	}
 	m := n.KubernetesMetrics()
-	if m.Answered != 2 || m.Unanswered != 2 || m.OldestUnanswered < time.Minute || m.FencesSet != 2 || m.FencesChanged != 3 || m.FencesLifted != 8 ||
+	if m.Answered != 2 || m.Unanswered != 2 || m.OldestUnanswered < time.Minute || m.FencesSet != 2 || m.FencesChanged != 3 || m.FencesLifted != 8 || m.FencesUnlifted != 1 || m.FencesFailed != 4 ||
 		m.Forbidden != 3 || m.Orders != 4 || m.Revived != 5 || m.Rejected != 6 || m.TimedOut != 7 || m.Undone != 9 || m.Answers["asserted"] != 9 || len(m.Answers) != len(answers) {
 		t.Errorf("KubernetesMetrics() = %+v", m)
 	}

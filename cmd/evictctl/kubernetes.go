@@ -41,7 +41,8 @@ func reportsLine(k *control.Kubernetes) string {
 	})
 	text += fmt.Sprintf("; fences: %d set", o.Fences)
 	text += counts([]optionalCount{
-		{o.FencesChanged, ", %d changes by other programs"}, {o.FencesLifted, ", %d lifted early"},
+		{uint64(o.FencesUnlifted), ", %d can't be lifted"}, {o.FencesLifted, ", %d lifted"}, {o.FencesFailed, ", %d failed"},
+		{o.FencesChanged, ", %d changes by other programs"},
 		{o.Revived, "; pods that ran again: %d"}, {uint64(o.Forbidden), "; pods exempt after a refused report: %d"},
 	})
 	if k.CannotReport != "" {
