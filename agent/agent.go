@@ -299,13 +299,20 @@ func (d *daemon) buildExecute() {
 // buildStatus makes the status, as the control socket and /readyz show it.
 func (d *daemon) buildStatus() {
 	o := d.options
-	d.statusBackend = status.New(status.Options{
+	options := status.Options{
 		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
 		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
 		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 		Facts: d.facts,
-	})
+	}
+	if d.facts != nil {
+		options.Orders, options.Fences = d.orders.Status, func() status.FenceStatus { return status.FenceStatus(d.evictions.Status()) }
+	}
+	d.statusBackend = status.New(options)
+	if d.facts != nil {
+		d.metrics.Kubernetes(d.statusBackend.KubernetesMetrics)
+	}
 }
 
 // buildLoop makes the decision loop, with the decision's state of an earlier run.

@@ -87,9 +87,10 @@
 //  10. evictd keeps running under the pressure that it handles: between alarm and kill it
 //     does not allocate, fork, log or take a mutex that slow work locks, and its memory is
 //     mlocked (mlockall with MCL_ONFAULT).
-//  11. A node has one owner. While a kubelet has sandboxes and nothing can mark their pods
-//     Failed, evictd is in dry run unless it is configured otherwise. Even then it never
-//     stops a kubelet's sandbox.
+//  11. A node has one owner. While a kubelet has sandboxes, evictd evicts only those of its
+//     pods whose eviction evictd-kube can report to the API server, and is in dry run if
+//     evictd-kube may not report or is not there, unless it is configured otherwise. It
+//     never stops a kubelet's sandbox.
 //  12. A crossing of a hard memory threshold is answered at once, however much active file
 //     cache there is, unless file cache caused it; then it waits for ten seconds, until
 //     reclaim stalls (of the node; for the pods' signal also at the limit of all pods), or
@@ -102,4 +103,8 @@
 //  15. No unprivileged user and no tenant can stop, blind or exhaust evictd. What others
 //     cause is bounded, and identity is proven by UID, namespace and inode, never by a name
 //     that any user can choose.
+//  16. A pod of a kubelet that evictd has killed does not run again before the API server
+//     knows, unless that takes longer than kube.fenceTimeout or its fence fails, which is
+//     reported. A fence never outlives its order: it is marked before it is set, and lifted
+//     when the order ends before the pod's cgroup is removed.
 package agent

@@ -27,6 +27,7 @@ func (d *daemon) buildFacts(cfg *config.Config) {
 	}
 	d.orders = kube.NewOrders(kube.OrdersOptions{
 		FenceTimeout: cfg.Kube.FenceTimeout, Lift: func(uid, why string) { d.evictions.Lift(uid, why) }, Save: d.stateWriter.Request, Log: d.log.Logger,
+		Answered: func(uid string, answer kube.Answer, at time.Time) { d.records.SetReport(uid, string(answer), at) },
 	})
 	d.facts = kube.NewFacts()
 	if err := d.facts.Load(d.store); err != nil {

@@ -64,6 +64,9 @@ type OrdersOptions struct {
 	// until Lift returns. An order can end before its fence is set: after that the caller looks
 	// at Pending.
 	Lift func(uid, why string)
+	// Answered is called with the final answer to an order, for the pod's record; may be nil. It
+	// must not block.
+	Answered func(uid string, answer Answer, at time.Time)
 	// Save is called when the orders must be saved soon. It must not block.
 	Save func()
 	Log  *slog.Logger
@@ -87,8 +90,16 @@ type Orders struct {
 
 	// What the holder of the mutex has caused, for unlock.
 	changed         bool
+	finals          []finalAnswer
 	events          []event
 	delayed, lifted logLimiter
+}
+
+// finalAnswer is the final answer to the order for a pod.
+type finalAnswer struct {
+	uid    string
+	answer Answer
+	at     time.Time
 }
 
 // event is a line of the log.
@@ -109,11 +120,16 @@ func NewOrders(o OrdersOptions) *Orders {
 	}
 }
 
-// unlock unlocks the mutex, and then saves and logs what was caused while it was locked.
+// unlock unlocks the mutex, and then passes on, saves and logs what was caused while it was locked.
 func (o *Orders) unlock() {
-	changed, events := o.changed, o.events
-	o.changed, o.events = false, nil
+	changed, finals, events := o.changed, o.finals, o.events
+	o.changed, o.finals, o.events = false, nil, nil
 	o.mu.Unlock()
+	if o.o.Answered != nil {
+		for _, a := range finals {
+			o.o.Answered(a.uid, a.answer, a.at)
+		}
+	}
 	if changed {
 		o.o.Save()
 	}

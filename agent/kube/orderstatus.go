@@ -30,6 +30,7 @@ type PendingOrder struct {
 	Order  Order
 	Began  time.Time
 	Answer Answer // "" before the first
+	Final  bool   // nothing more is expected of evictd-kube
 	Why    string
 	// CgroupGone means that only the answer is waited for.
 	CgroupGone bool
@@ -42,7 +43,7 @@ func (o *Orders) Status() OrdersStatus {
 	s := o.counts
 	s.Answers, s.Forbidden = maps.Clone(s.Answers), len(o.forbidden.order)
 	for _, p := range o.oldestFirst() {
-		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Answer, p.Why, p.CgroupGone})
+		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Answer, p.Answer.final(), p.Why, p.CgroupGone})
 		if !p.Answer.final() {
 			s.Unanswered++
 		}

@@ -151,6 +151,7 @@ func (o *Orders) report(r *Report, now time.Time) {
 	p.Answer, p.Why = r.Answer, r.Why
 	if r.Answer.final() {
 		p.Answered, o.changed = now, true
+		o.finals = append(o.finals, finalAnswer{p.Order.UID, r.Answer, now})
 		wakeUp(o.answered)
 	}
 	switch {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri/critest"
 )
 
@@ -34,14 +35,15 @@ func TestSpecificationExemptsNoLess(t *testing.T) {
 		running           evict.Pod
 		priority          *int32
 		critical          bool
+		reason            string // why the pod is exempt next to a kubelet (kubelet: auto)
 	}{
-		{"ordinary", "api", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort}, new(int32(-1)), false},
-		{"without a specification", "api", "default", besteffort, 1000, nil, evict.Pod{QoS: evict.BestEffort}, nil, false},
-		{"static", "file", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, Static: true}, new(int32(-1)), true},
-		{"kube-system", "api", kubeSystem, besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, ProtectedReason: "a kubelet's pod in kube-system"}, new(int32(-1)), false},
-		{"node-critical", "api", "default", besteffort, -997, low, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true},
-		{"node-critical without one", "api", "default", besteffort, -997, nil, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true},
-		{"Guaranteed", "api", "default", guaranteed, -997, low, evict.Pod{QoS: evict.Guaranteed}, new(int32(-1)), false},
+		{"ordinary", "api", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort}, new(int32(-1)), false, ""},
+		{"without a specification", "api", "default", besteffort, 1000, nil, evict.Pod{QoS: evict.BestEffort}, nil, false, evict.ReasonProtected},
+		{"static", "file", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, Static: true}, new(int32(-1)), true, evict.ReasonStatic},
+		{"kube-system", "api", kubeSystem, besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, ProtectedReason: "a kubelet's pod in kube-system"}, new(int32(-1)), false, evict.ReasonProtected},
+		{"node-critical", "api", "default", besteffort, -997, low, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
+		{"node-critical without one", "api", "default", besteffort, -997, nil, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
+		{"Guaranteed", "api", "default", guaranteed, -997, low, evict.Pod{QoS: evict.Guaranteed}, new(int32(-1)), false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, true)
@@ -53,6 +55,10 @@ func TestSpecificationExemptsNoLess(t *testing.T) {
 			specs := &recordingSpecs{answer: tt.spec}
 			i := n.synced(func(o *Options) { o.Specifications = specs })
 			got := i.Measure(time.Now()).Pods[0]
+			policy := evict.Policy{ProtectUnreportable: true}
+			if _, exempt := policy.Rank([]evict.Pod{got}, signal.MemoryAvailable, &evict.State{}, time.Now()); len(exempt) > 1 || (len(exempt) == 1) != (tt.reason != "") || len(exempt) == 1 && exempt[0].Reason != tt.reason {
+				t.Errorf("exempt = %+v; want reason %q", exempt, tt.reason)
+			}
 			r := specs.running
 			if r.UID != "u1" || r.Namespace != tt.namespace || r.Name != "web" || !r.Kubelet {
 				t.Errorf("called with %+v", r)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -21,6 +22,9 @@ const (
 	// kubelet has started it again: the report then ends it again at once. Later it would evict
 	// a pod for a reason of the past.
 	lateReport = 10 * time.Second
+	// lateStart is how long after a kill agent/act has killed all containers that had been
+	// created before the fence was set.
+	lateStart = 2 * time.Second
 	// logInterval is the time between two log lines about what others do to fences.
 	logInterval = 10 * time.Second
 )
@@ -70,7 +74,7 @@ func (e *Evictions) checkFences(now time.Time) {
 		e.gone(uid)
 	}
 	if len(r.Changed) > 0 {
-		e.count(func(c *Counts) { c.Changed += uint64(len(r.Changed)) })
+		e.count(func(c *Status) { c.Changed += uint64(len(r.Changed)) })
 		if skipped, ok := e.changes.allow(now); ok {
 			c := r.Changed[0]
 			e.o.Log.Warn("another program changed a limit of a fenced pod; it is 0 again", "uid", c.UID, "file", c.File.String(), "value", c.Limit.String(), "not_logged", skipped+len(r.Changed)-1)
@@ -93,7 +97,7 @@ func (e *Evictions) checkFences(now time.Time) {
 			e.mu.Unlock()
 		} else {
 			e.o.Log.Info("fence lifted", "uid", f.UID())
-			e.count(func(c *Counts) { c.Lifted++ })
+			e.count(func(c *Status) { c.Lifted++ })
 		}
 	}
 }
@@ -117,9 +121,27 @@ func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 		e.recover(ctx, v)
 	case v.fence == nil:
 		e.followUnfenced(v, now)
+	case !v.revived && now.Sub(v.killed) >= lateStart && v.restarted(e.o.Inventory.Running(v.uid).LastStart):
+		e.killRevived(ctx, v)
 	case v.gaveUp && !v.ended:
 		e.endIfEmpty(v)
 	}
+}
+
+// killRevived kills a pod again of which the kubelet has started a container in spite of the
+// fence, because that was incomplete or came too late.
+func (e *Evictions) killRevived(ctx context.Context, v *eviction) {
+	if decided, dryRun := e.o.Decided(); decided && !dryRun && !e.stopping.Load() {
+		e.revived(v, "the kubelet has started an evicted pod again before its fence was set; killing it again")
+		e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
+	}
+}
+
+// revived records that the kubelet has started a container of an evicted pod again.
+func (e *Evictions) revived(v *eviction, message string) {
+	e.update(v.uid, func(v *eviction) { v.revived = true })
+	e.count(func(c *Status) { c.Revived++ })
+	e.o.Log.Warn(message, "pod", v.pod, "uid", v.uid)
 }
 
 // followUnfenced looks for the end of a pod without a fence, and for containers that its
@@ -132,9 +154,7 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 		e.gone(v.uid)
 	case !v.restarted(r.LastStart):
 	case !v.revived:
-		e.update(v.uid, func(v *eviction) { v.revived = true })
-		e.count(func(c *Counts) { c.Revived++ })
-		e.o.Log.Warn("the kubelet has started an evicted pod again, which has no fence", "pod", v.pod, "uid", v.uid)
+		e.revived(v, "the kubelet has started an evicted pod again, which has no fence")
 		if v.exclusive != "" {
 			// Its phase would become Failed while it runs.
 			e.end(v, "its kubelet has started it again")

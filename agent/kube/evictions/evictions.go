@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
@@ -55,6 +56,7 @@ type Evictions struct {
 	wake  chan struct{}   // Run has something to do
 
 	stopTimeout time.Duration // how long Stop waits for answers
+	stopping    atomic.Bool   // Stop was called
 
 	// fencing is locked for reading while a fence is set, and for writing to set stopped.
 	fencing sync.RWMutex
@@ -63,7 +65,7 @@ type Evictions struct {
 	mu       sync.Mutex
 	byUID    map[string]*eviction
 	unlifted []*podfence.Fence // that could not be lifted; Table.Check tries again
-	counts   Counts
+	counts   Status            // the counters only
 
 	changes, problems limiter // used by Run
 }
@@ -84,21 +86,14 @@ type eviction struct {
 	restored, reported bool
 }
 
-// Counts count since the start.
-type Counts struct {
-	// Set are the fences that were set, Failed those that could not be, and Lifted those that
-	// were lifted. Changed are the limits of fences that others wrote.
-	Set, Failed, Lifted, Changed uint64
-	// Revived are the evicted pods of which the kubelet started a container again.
-	Revived uint64
-}
-
 // Status describes the fences.
 type Status struct {
-	// Fences is the number of fences that are set, and Unlifted that of those which could not
-	// be lifted.
-	Fences, Unlifted int
-	Counts
+	// Set is the number of fences that are set for an eviction, and Unlifted that of others that
+	// could not be lifted.
+	Set, Unlifted int
+	// These count since the start: evictions without a fence, fences that were lifted, limits of
+	// fences that others wrote, and evicted pods of which the kubelet started a container again.
+	Failed, Lifted, Changed, Revived uint64
 }
 
 // New returns Evictions without any. It performs no I/O.
@@ -110,10 +105,11 @@ func New(o Options) *Evictions {
 func (e *Evictions) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Unlifted: len(e.unlifted), Counts: e.counts}
+	s := e.counts
+	s.Unlifted = len(e.unlifted)
 	for _, v := range e.byUID {
 		if v.fence != nil {
-			s.Fences++
+			s.Set++
 		}
 	}
 	return s
@@ -135,19 +131,18 @@ func (e *Evictions) Fence(job *act.Job) error {
 	uid := job.Order.UID
 	v, err := e.begin(&job.Order, graceOf(job), true)
 	if err != nil {
-		e.count(func(c *Counts) { c.Failed++ })
+		e.count(func(c *Status) { c.Failed++ })
 		return err
 	}
 	fence, err := e.set(job, v.id)
 	if fence != nil {
 		e.update(uid, func(v *eviction) { v.fence = fence })
-		e.count(func(c *Counts) { c.Set++ })
 		if err != nil {
 			e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
 		}
 		return nil
 	}
-	e.count(func(c *Counts) { c.Failed++ })
+	e.count(func(c *Status) { c.Failed++ })
 	if v.exclusive == "" {
 		// Every millisecond counts: the kubelet starts the pod again unless it sees the report.
 		e.o.Orders.Ended(uid)
@@ -197,7 +192,7 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed = now
+		v.killed, v.revived = now, false
 	}
 	known := *v
 	e.mu.Unlock()
@@ -299,7 +294,7 @@ func (e *Evictions) liftFence(f *podfence.Fence) {
 		e.notify()
 		return
 	}
-	e.count(func(c *Counts) { c.Lifted++ })
+	e.count(func(c *Status) { c.Lifted++ })
 }
 
 // end withdraws the order of an eviction and lifts the fence.
@@ -318,6 +313,7 @@ const stopTimeout = 5 * time.Second
 // connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
 // until Stop returns.
 func (e *Evictions) Stop() {
+	e.stopping.Store(true)
 	timeout := e.stopTimeout
 	if !e.o.Connected() {
 		timeout = 0
@@ -351,7 +347,7 @@ func (e *Evictions) update(uid string, change func(*eviction)) bool {
 	return v != nil
 }
 
-func (e *Evictions) count(add func(*Counts)) {
+func (e *Evictions) count(add func(*Status)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	add(&e.counts)

@@ -34,7 +34,7 @@ func TestEviction(t *testing.T) {
 	if err := n.Fence(n.job()); err != nil { // once more
 		t.Error(err)
 	}
-	if s := n.Status(); s.Fences != 1 || !n.checkNow() {
+	if s := n.Status(); s.Set != 1 || !n.checkNow() {
 		t.Errorf("status = %+v; want one fence, which is checked", s)
 	}
 	n.report(act.LastGone)
@@ -47,7 +47,7 @@ func TestEviction(t *testing.T) {
 		t.Error("something is checked after the cgroup was removed")
 	}
 	n.wantStage("")
-	if s := n.Status(); s.Fences != 0 || s.Failed != 0 || s.Lifted != 0 {
+	if s := n.Status(); s.Set != 0 || s.Failed != 0 || s.Lifted != 0 {
 		t.Errorf("status = %+v; want no fence", s)
 	}
 	p.mu.Lock()
@@ -235,6 +235,35 @@ func TestFenceNotPossible(t *testing.T) {
 	}
 }
 
+// A container that was created just before the fence may start after it. The pod is killed
+// again, once for each start.
+func TestStartedBehindFence(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.decided = true
+	n.fence()
+	check := func(after time.Duration, kills int) {
+		t.Helper()
+		n.check(t.Context(), time.Now().Add(after))
+		if len(n.resumed) != kills || n.Status().Revived != uint64(kills) {
+			t.Errorf("%v after the kill: killed again %+v, status %+v; want %d kills", after, n.resumed, n.Status(), kills)
+		}
+	}
+	check(2*lateStart, 0)
+	n.revive()
+	check(0, 0) // agent/act does it
+	n.dryRun = true
+	check(2*lateStart, 0)
+	n.dryRun = false
+	check(2*lateStart, 1)
+	check(2*lateStart, 1)
+	n.fence()
+	check(2*lateStart, 1)
+	n.revive()
+	check(2*lateStart, 2)
+	n.wantStage(kube.StageKilled)
+	n.wantFenced(true)
+}
+
 // revive is what the runtime lists after the kubelet has started a container again.
 func (n *node) revive() { n.running.LastStart = time.Now().UnixNano() }
 
@@ -260,7 +289,7 @@ func TestForbiddenAndTimeout(t *testing.T) {
 			if n.checkNow() {
 				t.Error("something is checked after the fence was lifted")
 			}
-			if s := n.Status(); s.Lifted != 1 || s.Fences != 0 {
+			if s := n.Status(); s.Lifted != 1 || s.Set != 0 {
 				t.Errorf("status = %+v; want one fence lifted", s)
 			}
 			err := n.Fence(n.job())
@@ -430,7 +459,7 @@ func TestRun(t *testing.T) {
 	n.Evictions.mu.Lock()
 	n.removePod()
 	n.Evictions.mu.Unlock()
-	n.until("the fence is gone", func() bool { return n.Status().Fences == 0 })
+	n.until("the fence is gone", func() bool { return n.Status().Set == 0 })
 	cancel()
 	<-done
 }

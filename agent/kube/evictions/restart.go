@@ -90,12 +90,12 @@ func (e *Evictions) recover(ctx context.Context, v *eviction) {
 // containers was created at lastStart.
 func (e *Evictions) recoverRunning(ctx context.Context, v *eviction, lastStart int64) {
 	if v.restarted(lastStart) {
-		e.count(func(c *Counts) { c.Revived++ })
+		e.count(func(c *Status) { c.Revived++ })
 		e.end(v, "its kubelet has started it again while evictd did not run")
 		return
 	}
 	switch decided, dryRun := e.o.Decided(); {
-	case !decided || ctx.Err() != nil: // the loop may resume the eviction
+	case !decided || e.stopping.Load(): // the loop may resume the eviction
 	case dryRun:
 		e.end(v, "dry run")
 	case v.killed.IsZero():
