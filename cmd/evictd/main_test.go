@@ -17,7 +17,7 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHrad: {}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{"--state-dir", filepath.Join(dir, "state"), "--control-socket", filepath.Join(dir, "s"), "--web.listen-address="}
+	flags := []string{"--state-dir", filepath.Join(dir, "state"), "--control-socket", filepath.Join(dir, "s"), "--fence-file", filepath.Join(dir, "fences"), "--web.listen-address="}
 	for _, tt := range []struct {
 		args []string
 		code int

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ func TestEviction(t *testing.T) {
 	p := n.connect(kube.AnswerReported, 0)
 	n.fence()
 	n.wantStage(kube.StageKilled)
+	n.until("evictd-kube has the order", func() bool { return slices.Equal(p.got(), []kube.Stage{kube.StageKilled}) })
 	o := n.order().Order
 	if o.UID != testUID || o.Namespace != "shop" || o.Name != "web-0" || o.Exclusive != n.exclusive || o.Reason != evict.ReasonEvicted || !strings.Contains(o.Message, "memory") {
 		t.Errorf("order = %+v; want that of %s", o, testPod)
@@ -50,10 +52,8 @@ func TestEviction(t *testing.T) {
 	if s := n.Status(); s.Set != 0 || s.Failed != 0 || s.Lifted != 0 {
 		t.Errorf("status = %+v; want no fence", s)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.stages) == 0 || p.stages[0] != kube.StageKilled {
-		t.Errorf("evictd-kube got the stages %q; want killed first", p.stages)
+	if got, want := p.got(), []kube.Stage{kube.StageKilled, kube.StageEnded}; !slices.Equal(got, want) {
+		t.Errorf("evictd-kube got the stages %q; want %q", got, want)
 	}
 }
 
@@ -122,6 +122,9 @@ func TestKubeletStops(t *testing.T) {
 	n.running.LastStart = time.Now().UnixNano() // restarted within its grace period
 	n.checkNow()
 	n.wantStage(kube.StageStopping)
+	if s := n.Status(); s.Revived != 0 {
+		t.Errorf("status = %+v; want a restart before the kill not to count", s)
+	}
 	n.fence()
 	n.wantStage(kube.StageKilled)
 

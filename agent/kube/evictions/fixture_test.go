@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -313,6 +314,13 @@ type peer struct {
 	delay  time.Duration
 	mu     sync.Mutex
 	stages []kube.Stage
+}
+
+// got returns the stages of the orders that came, in that order.
+func (p *peer) got() []kube.Stage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.stages)
 }
 
 func (p *peer) Reset()          {}

@@ -40,14 +40,13 @@ func (e *Evictions) Close() error {
 func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 	e.o.Orders.Restore(saved, time.Now())
 	for _, o := range e.o.Orders.Saved() {
-		switch {
-		case dryRun:
+		if dryRun {
 			e.o.Orders.Refused(o.Order.UID, "dry run")
-		case !o.CgroupGone:
-			e.byUID[o.Order.UID] = &eviction{
-				uid: o.Order.UID, pod: o.Order.Namespace + "/" + o.Order.Name, id: o.Order.ID, exclusive: o.Order.Exclusive,
-				killed: o.Killed, ended: o.Ended, restored: true, reported: wasReported(o.Answer),
-			}
+			continue
+		}
+		e.byUID[o.Order.UID] = &eviction{
+			uid: o.Order.UID, pod: o.Order.Namespace + "/" + o.Order.Name, id: o.Order.ID, exclusive: o.Order.Exclusive,
+			killed: o.Killed, ended: o.Ended, restored: true, reported: wasReported(o.Answer),
 		}
 	}
 	for _, f := range e.found {
