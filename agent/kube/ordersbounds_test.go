@@ -61,6 +61,13 @@ func TestTooManyOrders(t *testing.T) {
 		if s := u.Status(); len(s.Pending) != MaxOrders || s.Rejected != 1 || s.Unanswered != MaxOrders {
 			t.Errorf("%d orders, %d rejected, %d unanswered; want %d, 1, %d", len(s.Pending), s.Rejected, s.Unanswered, MaxOrders, MaxOrders)
 		}
+		saved := u.Saved()
+		more := saved[0]
+		more.Order.ID, more.Order.UID = "more", "more"
+		restored := NewOrders(u.o)
+		if restored.Restore(append(saved, more), time.Now()); len(restored.Saved()) != MaxOrders {
+			t.Errorf("%d orders restored; want %d", len(restored.Saved()), MaxOrders)
+		}
 		u.stop()
 	})
 }
