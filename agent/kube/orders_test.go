@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -28,8 +29,13 @@ func newOrders(t *testing.T, saved ...SavedOrder) *ordersUnderTest {
 	u := &ordersUnderTest{box: newOutbox()}
 	u.Orders = NewOrders(OrdersOptions{
 		Lift: func(uid, why string) {
-			if !u.Pending(uid) {
-				t.Errorf("order for %s is not pending while its fence is lifted", uid)
+			if _, err := u.Begin(eviction(uid, "")); !u.Pending(uid) || !errors.Is(err, ErrEnding) && !errors.Is(err, ErrForbidden) {
+				t.Errorf("Begin() while the fence of %s is lifted = %v; want the order pending", uid, err)
+			}
+			for _, p := range u.Status().Pending {
+				if p.Order.UID == uid && u.lookup(p.Order.ID) != nil {
+					t.Errorf("a session that begins while the fence of %s is lifted gets its order", uid)
+				}
 			}
 			u.lifts = append(u.lifts, uid+": "+why)
 		},
@@ -291,56 +297,6 @@ func (u *ordersUnderTest) wantEnd(t *testing.T, id string, pending bool, lift st
 	}
 }
 
-// A clock that can't be is corrected: an order ends in any case.
-func TestRestoreFromTheFuture(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		later := time.Now().Add(1000 * time.Hour)
-		u := newOrders(t, SavedOrder{
-			Order: Order{ID: "i", UID: "u", Namespace: "n", Name: "p", Stage: StageKilled, Reason: "Evicted", Decided: later}, Began: later, Killed: later,
-		})
-		u.wantSent(t, "restart", "killed u")
-		time.Sleep(EndedDelay)
-		u.wantSent(t, "later", "ended u")
-		time.Sleep(time.Hour)
-		u.wantSent(t, "timeout", "withdraw")
-		u.stop()
-	})
-}
-
-// Saved orders that no evictd has saved are ignored.
-func TestRestoreRefusesOrders(t *testing.T) {
-	good := SavedOrder{Order: Order{ID: "i", UID: "u", Namespace: "n", Name: "p", Stage: StageEnded, Reason: "Evicted"}, Began: testTime}
-	var saved []SavedOrder
-	for _, change := range []func(*SavedOrder){
-		func(s *SavedOrder) { s.Order.ID = "" },
-		func(s *SavedOrder) { s.Order.ID = strings.Repeat("i", maxOrderID+1) },
-		func(s *SavedOrder) { s.Order.UID = "a b" },
-		func(s *SavedOrder) { s.Order.Stage = "over" },
-		func(s *SavedOrder) { s.Order.Reason = "" },
-		func(s *SavedOrder) { s.Order.Message = "\x1b[2J" },
-		func(s *SavedOrder) { s.Order.Exclusive = strings.Repeat("x", maxText+1) },
-		func(s *SavedOrder) { s.Order.GraceSeconds = -1 },
-		func(s *SavedOrder) { s.Order.Annotations = map[string]string{"a": strings.Repeat("x", maxAnnotations)} },
-		func(s *SavedOrder) { s.Answer = "perhaps" },
-	} {
-		s := good
-		change(&s)
-		saved = append(saved, s)
-	}
-	for _, tt := range []struct {
-		saved []SavedOrder
-		want  int
-	}{
-		{saved, 0}, {append(saved, good), 1}, {[]SavedOrder{good, good}, 1}, {nil, 0},
-	} {
-		u := NewOrders(OrdersOptions{Save: func() {}, Lift: func(string, string) {}, Log: slog.New(slog.DiscardHandler)})
-		u.Restore(tt.saved, testTime)
-		if got := u.Saved(); len(got) != tt.want {
-			t.Errorf("Restore() of %d orders: %d; want %d", len(tt.saved), len(got), tt.want)
-		}
-	}
-}
-
 // A pod has one order at a time, and each of its evictions has its own.
 func TestRevivedPodGetsAnotherOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -377,22 +333,6 @@ func TestRevivedPodGetsAnotherOrder(t *testing.T) {
 		}
 		if s := u.Status(); s.Begun != 3 || s.Revived != 2 || s.TimedOut != 1 || s.Lifted != 1 || s.Unknown != 1 || s.Unanswered != 1 {
 			t.Errorf("status %+v; want 3 orders, 2 of them revived, 1 timed out and lifted", s)
-		}
-		u.stop()
-	})
-}
-
-// An evictd that ends between the answer and the lift of the fence lifts it after its restart.
-func TestRestoreForbidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := newOrders(t, SavedOrder{
-			Order: Order{ID: "i", UID: "u", Namespace: "n", Name: "p", Stage: StageKilled, Reason: "Evicted"}, Began: time.Now(), Killed: time.Now(),
-			Answer: AnswerForbidden, Why: "because", Answered: time.Now(),
-		})
-		u.wantSent(t, "restart", "")
-		u.wantEnd(t, "", false, "the API server forbids the report: because")
-		if !u.Forbidden("u") {
-			t.Error("Forbidden() = false; want true")
 		}
 		u.stop()
 	})

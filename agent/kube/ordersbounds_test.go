@@ -61,6 +61,13 @@ func TestTooManyOrders(t *testing.T) {
 		if s := u.Status(); len(s.Pending) != MaxOrders || s.Rejected != 1 || s.Unanswered != MaxOrders {
 			t.Errorf("%d orders, %d rejected, %d unanswered; want %d, 1, %d", len(s.Pending), s.Rejected, s.Unanswered, MaxOrders, MaxOrders)
 		}
+		saved := u.Saved()
+		more := saved[0]
+		more.Order.ID, more.Order.UID = "more", "more"
+		restored := NewOrders(u.o)
+		if restored.Restore(append(saved, more), time.Now()); len(restored.Saved()) != MaxOrders {
+			t.Errorf("%d orders restored; want %d", len(restored.Saved()), MaxOrders)
+		}
 		u.stop()
 	})
 }
@@ -93,6 +100,18 @@ func TestAnswersAreBounded(t *testing.T) {
 		if n := strings.Count(u.log.String(), "\n"); n != 2 {
 			t.Errorf("log:\n%s\nwant the first delay and the first final answer", u.log.String())
 		}
+		waits := u.begin(t, eviction("v", ""))
+		u.Ended("v")
+		u.sent()
+		for range 10 {
+			time.Sleep(logInterval)
+			u.report(&Report{ID: waits, Answer: AnswerDelayed}, time.Now())
+		}
+		if n := strings.Count(u.log.String(), "\n"); n != 3 {
+			t.Errorf("log:\n%s\nwant one delay of the second order", u.log.String())
+		}
+		u.Refused("v", "")
+		u.wantSent(t, "Refused", "withdraw")
 		s := u.Status()
 		if s.Unknown != 10000 || s.Answers[AnswerReported] != 1 || s.Answers[AnswerForbidden] != 0 || len(s.Pending) != 1 || s.Forbidden != 0 || len(u.lifts) != 0 {
 			t.Errorf("status %+v, lifted %q", s, u.lifts)
