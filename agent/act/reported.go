@@ -56,6 +56,9 @@ func (c *fenceCall) ended() bool {
 // other containers in the pod's cgroup meanwhile. It returns what went wrong, and whether
 // all containers have ended (empty).
 func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (errs []error, empty bool) {
+	if len(p.victims)+p.gone == 0 && len(p.errs) > 0 {
+		return nil, false // refused
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
 	e := reportedEnd{killer: k, job: job, fence: p.fence, drained: make(chan drained), first: k.reportFirstGone(job)}
@@ -129,11 +132,12 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		fenced = e.fence.done
 	}
 	for {
+		isFenced := e.fence.ended() // before the cgroup is read
 		for _, v := range e.cgroup.killUnlisted() {
 			e.drain(ctx, v, true)
 		}
 		e.failed = e.failed || e.cgroup.failed
-		mayEnd := e.draining == 0 && (e.fence.ended() || len(rechecks) == 0)
+		mayEnd := e.draining == 0 && (isFenced || len(rechecks) == 0)
 		if mayEnd && !e.failed && !e.empty && e.cgroup.readErr == nil && e.killer.leftEnded(e.job) {
 			e.empty = true
 			e.first()
