@@ -40,8 +40,9 @@
 //     and the goroutine that forwards its alarms always run. Each reader of pods'
 //     memory.stat (agent/memory) has a real-time thread of its own, because a read can
 //     block, and the thread of the hot path or of the watchdog waits for it.
-//   - actuators (agent/act): a goroutine for each eviction, threads that release the memory
-//     of dying processes (reaper), and a real-time thread for pods with many processes.
+//   - actuators (agent/act): a goroutine for each eviction and for the fence of its pod, threads
+//     that release the memory of dying processes (reaper), and a real-time thread for pods
+//     with many processes.
 //     agent/execute takes their reports and updates the records by them.
 //   - inventory and kubelets (agent/pods), filesystems and disk usage (agent/disks), tasks,
 //     reclaim, proactive reclaim and OOM scores: each on its own goroutines or threads, which

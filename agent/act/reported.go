@@ -17,7 +17,8 @@ import (
 // After the last one, the end of the pod no longer waits for the fence.
 var recheckAfter = [...]time.Duration{50 * time.Millisecond, 250 * time.Millisecond, time.Second}
 
-// kubeletPollInterval is how often a pod that the kubelet stops is looked at.
+// kubeletPollInterval is how often a pod is looked at while its end is awaited: it may be the
+// kubelet that stops it.
 const kubeletPollInterval = 200 * time.Millisecond
 
 // fenceCall is a call of the Fencer.
@@ -56,6 +57,9 @@ func (c *fenceCall) ended() bool {
 // other containers in the pod's cgroup meanwhile. It returns what went wrong, and whether
 // all containers have ended (empty).
 func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (errs []error, empty bool) {
+	if len(p.victims)+p.gone == 0 && len(p.errs) > 0 {
+		return nil, false // refused
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
 	e := reportedEnd{killer: k, job: job, fence: p.fence, drained: make(chan drained), first: k.reportFirstGone(job)}
@@ -129,17 +133,7 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		fenced = e.fence.done
 	}
 	for {
-		for _, v := range e.cgroup.killUnlisted() {
-			e.drain(ctx, v, true)
-		}
-		e.failed = e.failed || e.cgroup.failed
-		mayEnd := e.draining == 0 && (e.fence.ended() || len(rechecks) == 0)
-		if mayEnd && !e.failed && !e.empty && e.cgroup.readErr == nil && e.killer.leftEnded(e.job) {
-			e.empty = true
-			e.first()
-			e.killer.reportNow(e.job, LastGone, 0, nil)
-		}
-		if mayEnd && len(rechecks) == 0 && (e.empty || e.failed) {
+		if over := e.look(ctx, len(rechecks) == 0); over && len(rechecks) == 0 {
 			return
 		}
 		select {
@@ -156,6 +150,26 @@ func (e *reportedEnd) wait(ctx context.Context) {
 		case <-poll.C:
 		}
 	}
+}
+
+// look kills the unlisted containers, and reports LastGone if no container is left. fenceLate
+// means that it does not wait for the fence. It returns true once LastGone was reported or
+// can't be.
+func (e *reportedEnd) look(ctx context.Context, fenceLate bool) (over bool) {
+	fenced := fenceLate || e.fence.ended() // before the cgroup is read
+	for _, v := range e.cgroup.killUnlisted() {
+		e.drain(ctx, v, true)
+	}
+	e.failed = e.failed || e.cgroup.failed
+	if e.draining > 0 || !fenced {
+		return false
+	}
+	if !e.failed && !e.empty && e.cgroup.readErr == nil && e.killer.leftEnded(e.job) {
+		e.empty = true
+		e.first()
+		e.killer.reportNow(e.job, LastGone, 0, nil)
+	}
+	return e.empty || e.failed
 }
 
 // unproven returns an error that names the first container whose cgroup is not proven; nil
