@@ -29,6 +29,9 @@ type Pod struct {
 	// ProtectedReason is why the source of the pod exempts it from eviction; empty if it does
 	// not.
 	ProtectedReason string
+	// Unreportable is why the eviction of this pod of a kubelet can't be reported to the API
+	// server; empty if it can, or if there is no source of facts about pods at all.
+	Unreportable string
 	// Essential is set if a container of the pod contains a process that the node needs: evictd,
 	// the runtime, a kubelet. A shutdown does not stop such a pod either, though it stops others
 	// that are protected.
