@@ -1,6 +1,6 @@
 // Command evictd-kube runs next to evictd on a Kubernetes node, without privileges. It
 // watches the node's pods in the API server and sends evictd facts about them: priority,
-// requests, limits, owner.
+// requests, limits, owner. It reports the evictions of evictd to the API server.
 package main
 
 import (
@@ -73,6 +73,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := newLog(stderr, *format, level)
 	// client-go's own lines would repeat each failure that cluster.Watch reports.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	setConnectionTimeouts()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 
@@ -81,11 +82,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	release := version.Of()
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)
+	reporter := cluster.NewReporter(*node, feed, log)
+	feed.Orders = reporter
 	var parts sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return feed.Run(ctx, *socket) },
+		func() error { return reporter.Run(ctx) },
 		func() error {
-			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Log: log})
+			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Log: log})
 		},
 	} {
 		parts.Go(func() {
@@ -99,6 +103,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
+// setConnectionTimeouts lets client-go find out within 10 seconds that an API server does not
+// answer on a connection any more, and connect again. Its default is 45 seconds
+// (k8s.io/apimachinery/pkg/util/net), in which every report would time out. It reads them from
+// the environment alone.
+func setConnectionTimeouts() {
+	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+		if os.Getenv(name) == "" {
+			os.Setenv(name, seconds)
+		}
+	}
+}
+
 func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -108,7 +124,8 @@ func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
 }
 
 func usage(flags *flag.FlagSet) {
-	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods.
+	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods,
+and reports evictd's evictions to the API server.
 
   evictd-kube                                     in a pod, with NODE_NAME set
   evictd-kube --kubeconfig FILE --node-name NAME  as a unit
