@@ -29,6 +29,8 @@ type Facts struct {
 	peer  peer
 	state State
 	seen  time.Time // when state came
+	// cannotReport is why evictd-kube may not report evictions; nil if it has never said.
+	cannotReport *string
 }
 
 // fact is the facts about one pod.
@@ -129,6 +131,7 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 	}
 	f.prune(now)
 	f.peer.listed = true
+	f.noteCannotReport()
 	f.confirm()
 	pods, first := len(f.pods), f.firstRefused()
 	f.mu.Unlock()

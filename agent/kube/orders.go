@@ -2,8 +2,11 @@ package kube
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 )
@@ -22,7 +25,7 @@ const DefaultFenceTimeout = time.Hour
 // The errors of [Orders.Begin]. The pod can't be reported, so it must not be fenced.
 var (
 	// ErrTooManyOrders means that MaxOrders orders are pending.
-	ErrTooManyOrders = errors.New("256 orders are pending, which is the maximum")
+	ErrTooManyOrders = fmt.Errorf("%d orders to evictd-kube are pending, which is the maximum", MaxOrders)
 	// ErrForbidden means that the API server has refused to report the pod, see
 	// [Orders.Forbidden].
 	ErrForbidden = errors.New("the API server refuses to report the eviction of this pod")
@@ -41,36 +44,22 @@ type Eviction struct {
 	// Annotations are those of the event. They are left out if they take more than
 	// maxAnnotations bytes.
 	Annotations map[string]string
-	// Decided is when the pod was chosen; zero means now. Only its milliseconds are used.
+	// Decided is when the pod was chosen, the same in each call of Begin for one eviction; zero
+	// means now. Only its milliseconds are used.
 	Decided time.Time
 	// Grace is the grace period of a soft eviction; 0 if the pod was killed. It is passed on in
 	// whole seconds, at least 1.
 	Grace time.Duration
 }
 
-// SavedOrder is an order as it is saved.
-type SavedOrder struct {
-	Order Order `json:"order"`
-	// Began is when the order was made, and Killed when it reached StageKilled; zero if it did
-	// not. Order.Decided is never converted to another clock, because evictd-kube recognizes by
-	// it what it has written.
-	Began  time.Time `json:"began"`
-	Killed time.Time `json:"killed,omitzero"`
-	// Answer is the last answer, or the first final one at Answered.
-	Answer   Answer    `json:"answer,omitempty"`
-	Why      string    `json:"why,omitempty"`
-	Answered time.Time `json:"answered,omitzero"`
-	// CgroupGone means that the pod's cgroup was removed.
-	CgroupGone bool `json:"cgroupGone,omitempty"`
-}
-
-// OrdersOptions configure Orders.
+// OrdersOptions configure Orders. All but FenceTimeout must be set.
 type OrdersOptions struct {
 	// FenceTimeout is how long an order waits for a final answer, and then for the removal of
 	// the pod's cgroup; 0 means DefaultFenceTimeout.
 	FenceTimeout time.Duration
 	// Lift is called by Run when an order ends while the pod's cgroup may exist: the fence must
-	// be lifted, because nothing else would end it. The order is pending until Lift returns.
+	// be lifted, because nothing else would end it. The order is pending until Lift returns. An
+	// order can end before its fence is set: after that the caller looks at Pending.
 	Lift func(uid, why string)
 	// Save is called when the orders must be saved soon. It must not block.
 	Save func()
@@ -80,80 +69,212 @@ type OrdersOptions struct {
 // Orders are evictd's orders to evictd-kube. The methods are safe for concurrent use and never
 // wait for evictd-kube or for I/O. The callbacks are called without the mutex.
 type Orders struct {
-	o  OrdersOptions
-	mu sync.Mutex
+	o    OrdersOptions
+	wake chan struct{} // Run has to look at the orders
+
+	mu        sync.Mutex
+	byUID     map[string]*pending
+	byID      map[string]*pending
+	forbidden uidSet // whose report was forbidden
+	ended     uidSet // whose order has ended
+	session   *outbox
+	counts    OrdersStatus // the counters only
+
+	// What the holder of the mutex has caused, for unlock.
+	changed         bool
+	events          []event
+	delayed, lifted logLimiter
+}
+
+// event is a line of the log.
+type event struct {
+	level   slog.Level
+	message string
+	args    []any
 }
 
 // NewOrders returns Orders without any.
-func NewOrders(o OrdersOptions) *Orders { return &Orders{o: o} }
+func NewOrders(o OrdersOptions) *Orders {
+	if o.FenceTimeout <= 0 {
+		o.FenceTimeout = DefaultFenceTimeout
+	}
+	return &Orders{
+		o: o, wake: make(chan struct{}, 1), byUID: map[string]*pending{}, byID: map[string]*pending{},
+		counts: OrdersStatus{Answers: map[Answer]uint64{}},
+	}
+}
 
-// Restore loads the orders of an earlier evictd of this boot, before Run and the first
-// session. Their times but Order.Decided are already converted to the present clock
-// ([SavedOrder.EachTime]). It ignores orders that are not valid.
-func (o *Orders) Restore(saved []SavedOrder, now time.Time) {}
+// unlock unlocks the mutex, and then saves and logs what was caused while it was locked.
+func (o *Orders) unlock() {
+	changed, events := o.changed, o.events
+	o.changed, o.events = false, nil
+	o.mu.Unlock()
+	if changed {
+		o.o.Save()
+	}
+	for _, e := range events {
+		o.o.Log.Log(context.Background(), e.level, e.message, e.args...)
+	}
+}
 
-// Saved returns the orders that are pending, the oldest first.
-func (o *Orders) Saved() []SavedOrder { return nil }
-
-// EachTime calls f with each time that is set and that moves with the wall clock.
-func (s *SavedOrder) EachTime(f func(*time.Time)) {}
+func (o *Orders) log(level slog.Level, message string, args ...any) {
+	o.events = append(o.events, event{level, message, args})
+}
 
 // Begin begins the order for an eviction and returns its ID, for the mark of the pod's fence.
 // While an order for the UID is pending, it returns the ID of that one, and an eviction without
-// Grace means that the pod was killed: StageStopping becomes StageKilled. It fails with
-// ErrTooManyOrders, ErrForbidden, ErrEnding, or for an eviction that is not valid: then the pod
-// can't be reported and must not be fenced.
-func (o *Orders) Begin(e Eviction) (id string, err error) { return "", nil }
+// Grace means that the pod was killed: StageStopping becomes StageKilled. But an eviction that
+// was decided later, after Ended or CgroupGone, is that of a pod that runs again: its order has
+// another ID and replaces the one before. Begin fails with ErrTooManyOrders, ErrForbidden or
+// ErrEnding, and for an eviction that is not valid: then the pod can't be reported and must not
+// be fenced.
+func (o *Orders) Begin(e Eviction) (id string, err error) {
+	now := time.Now()
+	order, err := e.order(now)
+	if err != nil {
+		return "", err
+	}
+	o.mu.Lock()
+	defer o.unlock()
+	if o.forbidden.has(e.UID) {
+		return "", ErrForbidden
+	}
+	before := o.byUID[e.UID]
+	switch {
+	case before == nil:
+	case before.lift != "":
+		return "", ErrEnding
+	case before.Ended && order.Decided.After(before.Order.Decided) && !e.Decided.IsZero():
+		o.finish(before)
+	default:
+		if before.Order.Stage == StageStopping && order.Stage == StageKilled {
+			o.advance(before, StageKilled, now)
+			before.Killed = now
+			o.notify()
+		}
+		return before.Order.ID, nil
+	}
+	if len(o.byUID) == MaxOrders {
+		o.counts.Rejected++
+		return "", ErrTooManyOrders
+	}
+	order.ID = rand.Text()
+	p := &pending{SavedOrder: SavedOrder{Order: *order, Began: now}}
+	if order.Stage == StageKilled {
+		p.Killed = now
+	}
+	o.counts.Begun++
+	if o.ended.has(e.UID) {
+		o.counts.Revived++
+	}
+	o.byUID[e.UID], o.byID[order.ID] = p, p
+	o.changed = true
+	o.send(p)
+	o.notify()
+	return order.ID, nil
+}
+
+// order returns the order for an eviction, without its ID.
+func (e *Eviction) order(now time.Time) (*Order, error) {
+	order := &Order{
+		UID: e.UID, Namespace: e.Namespace, Name: e.Name, Exclusive: e.Exclusive, Stage: StageKilled,
+		Reason: e.Reason, Message: printableUpTo(e.Message, maxMessage), Decided: e.Decided,
+	}
+	if order.Decided.IsZero() {
+		order.Decided = now
+	}
+	order.Decided = order.Decided.Round(0).UTC().Truncate(time.Millisecond)
+	if e.Grace > 0 {
+		order.Stage, order.GraceSeconds = StageStopping, max(1, int64(e.Grace/time.Second))
+	}
+	if sizeOf(e.Annotations) <= maxAnnotations {
+		order.Annotations = maps.Clone(e.Annotations)
+	}
+	return order, order.check()
+}
 
 // Ended records that no process of the pod's containers is left.
-func (o *Orders) Ended(uid string) {}
+func (o *Orders) Ended(uid string) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.unlock()
+	if p := o.byUID[uid]; p != nil {
+		o.end(p, now)
+	}
+}
 
 // Refused withdraws an order because no process of the pod was signalled. It does not call
 // Lift: the caller lifts the fence if it has set one.
-func (o *Orders) Refused(uid, why string) {}
+func (o *Orders) Refused(uid, why string) {
+	o.mu.Lock()
+	defer o.unlock()
+	p := o.byUID[uid]
+	if p == nil || p.lift != "" {
+		return
+	}
+	o.finish(p)
+	o.log(slog.LevelWarn, "eviction is not reported to the API server: the pod was not killed", "pod", p.Order.key(), "reason", why)
+}
 
 // CgroupGone records that the pod's cgroup was removed, so that no process of the pod is left
 // either. The order ends when its answer is final.
-func (o *Orders) CgroupGone(uid string) {}
+func (o *Orders) CgroupGone(uid string) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.unlock()
+	p := o.byUID[uid]
+	if p == nil || p.CgroupGone {
+		return
+	}
+	p.CgroupGone, o.changed = true, true
+	o.end(p, now)
+	if p.Answer.final() && p.lift == "" {
+		o.finish(p)
+	}
+}
 
 // Pending reports whether an order for the pod is pending.
-func (o *Orders) Pending(uid string) bool { return false }
+func (o *Orders) Pending(uid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byUID[uid] != nil
+}
 
 // Forbidden reports whether the API server has refused to report the eviction of the pod. It
 // must not be evicted again while evictd runs.
-func (o *Orders) Forbidden(uid string) bool { return false }
+func (o *Orders) Forbidden(uid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.forbidden.has(uid)
+}
 
 // Run carries out what depends on time, and calls Lift, until ctx ends.
-func (o *Orders) Run(ctx context.Context) { <-ctx.Done() }
-
-// OrdersStatus describes the orders.
-type OrdersStatus struct {
-	// Pending are the orders, the oldest first. Unanswered is how many of them have no final
-	// answer.
-	Pending    []PendingOrder
-	Unanswered int
-	// Forbidden is the number of pods that are not evicted because their report was forbidden.
-	Forbidden int
-	// These count since the start: orders that began, and of them those for a pod with an
-	// earlier order (Revived), without room (Rejected), ended by the timeout (TimedOut), and
-	// ended by lifting a fence for whatever reason (Lifted).
-	Begun, Revived, Rejected, TimedOut, Lifted uint64
-	// Answers counts the answers. An answer that repeats the one before counts once, except
-	// AnswerAsserted: each is a report that the kubelet had undone.
-	Answers map[Answer]uint64
-	// Unknown counts the answers to orders that are not pending.
-	Unknown uint64
+func (o *Orders) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		lifts, next := o.due(time.Now())
+		for _, p := range lifts {
+			o.o.Lift(p.Order.UID, p.lift)
+			o.endLifted(p)
+		}
+		if len(lifts) > 0 {
+			continue // Lift took some time
+		}
+		timer.Reset(next)
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.wake:
+		case <-timer.C:
+		}
+	}
 }
 
-// PendingOrder describes an order.
-type PendingOrder struct {
-	Order  Order
-	Began  time.Time
-	Answer Answer // "" before the first
-	Why    string
-	// CgroupGone means that only the answer is waited for.
-	CgroupGone bool
+// notify makes Run look at the orders.
+func (o *Orders) notify() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
 }
-
-// Status returns the present status.
-func (o *Orders) Status() OrdersStatus { return OrdersStatus{} }
