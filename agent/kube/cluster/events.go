@@ -34,8 +34,8 @@ const (
 // evicted (pkg/kubelet/eviction/helpers.go).
 const annotationStarved = "starved_resource"
 
-// event is an event of events.k8s.io/v1. Its Go package would add 0.2 MB to the binary.
-type event struct {
+// eventObject is an event of events.k8s.io/v1. Its Go package would add 0.2 MB to the binary.
+type eventObject struct {
 	APIVersion          string                 `json:"apiVersion"`
 	Kind                string                 `json:"kind"`
 	Metadata            eventMeta              `json:"metadata"`
@@ -57,7 +57,7 @@ type eventMeta struct {
 
 // newEvent returns a warning about an object. The same subject has the same name, so that it
 // is not emitted again after a restart: the API server then answers 409.
-func newEvent(node, reason, note, subject string, about corev1.ObjectReference, now time.Time) event {
+func newEvent(node, reason, note, subject string, about corev1.ObjectReference, now time.Time) eventObject {
 	name := about.Name
 	if len(name) > maxEventName {
 		name = strings.TrimRight(name[:maxEventName], ".-")
@@ -68,7 +68,7 @@ func newEvent(node, reason, note, subject string, about corev1.ObjectReference, 
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	return event{
+	return eventObject{
 		APIVersion: "events.k8s.io/v1", Kind: "Event",
 		Metadata:  eventMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, hash.Sum64())},
 		EventTime: metav1.NewMicroTime(now), ReportingController: "evictd.io/evictd", ReportingInstance: cut(node, maxInstance),
@@ -77,7 +77,7 @@ func newEvent(node, reason, note, subject string, about corev1.ObjectReference, 
 }
 
 // podEvent returns an event about the pod of an order.
-func podEvent(node string, o *kube.Order, reason, note string, now time.Time) event {
+func podEvent(node string, o *kube.Order, reason, note string, now time.Time) eventObject {
 	e := newEvent(node, reason, note, o.ID, corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.UID),
 	}, now)
@@ -87,7 +87,7 @@ func podEvent(node string, o *kube.Order, reason, note string, now time.Time) ev
 
 // nodeEvent returns the event about the resource that the node lacks. As for the kubelet, the
 // UID of the node is its name.
-func nodeEvent(node, resource string, now time.Time) event {
+func nodeEvent(node, resource string, now time.Time) eventObject {
 	return newEvent(node, reasonThresholdMet, "Attempting to reclaim "+resource, now.UTC().Format(time.RFC3339Nano),
 		corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, now)
 }

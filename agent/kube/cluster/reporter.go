@@ -44,7 +44,7 @@ type Reporter struct {
 	pods       map[string]podState // of the node's pods, by UID
 	tasks      map[string]*task    // by the IDs of the orders
 	number     uint64              // of the last order
-	events     []event
+	events     []eventObject
 	inFlight   int
 	// eventsInFlight are those of inFlight that create events.
 	eventsInFlight int

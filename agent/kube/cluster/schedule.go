@@ -136,7 +136,7 @@ func (r *Reporter) announce(t *task, reason, note string, now time.Time) {
 	r.enqueue(podEvent(r.node, &t.order, reason, note, now))
 }
 
-func (r *Reporter) enqueue(e event) {
+func (r *Reporter) enqueue(e eventObject) {
 	if len(r.events) >= maxEvents {
 		r.log.Debug("dropped an event", "reason", e.Reason, "name", e.Regarding.Name)
 		return
@@ -222,7 +222,7 @@ func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
 }
 
 // emit returns the request that creates an event. It is not repeated.
-func (r *Reporter) emit(e event) started {
+func (r *Reporter) emit(e eventObject) started {
 	r.inFlight++
 	r.eventsInFlight++
 	return func(ctx context.Context, c *connection) {

@@ -63,13 +63,16 @@ func start(t *testing.T, kubeconfig, name string) *node {
 	log := slog.New(slog.NewTextHandler(&n.log, nil))
 	server := &kube.Server{UID: os.Getuid(), Facts: n.facts, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
 	feed := kube.NewFeed(name, "test", log)
+	reporter := NewReporter(name, feed, log)
+	feed.Orders = reporter
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return server.Serve(ctx, l) },
 		func() error { return feed.Run(ctx, socket) },
+		func() error { return reporter.Run(ctx) },
 		func() error {
-			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Log: log})
+			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Reporter: reporter, Log: log})
 		},
 	} {
 		parts.Go(func() {
