@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -296,7 +293,4 @@ func (r *reporting) wantEvents() {
 			r.t.Errorf("events %s of %s: %+v; want one with note %q", tt.reason, tt.about, list, tt.note)
 		}
 	}
-	_ = slices.Contains[[]string]
-	_ = http.MethodGet
-	_ = syscall.SIGSTOP
 }

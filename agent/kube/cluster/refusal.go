@@ -25,6 +25,9 @@ const (
 	tooLarge
 	// refused: the API server refuses for good.
 	refused
+	// forbidden: this user may not do it (403, not by a policy). An API server that has just
+	// started says so for some seconds, until it has read its roles.
+	forbidden
 	// later: the request may succeed later. Any error that is not an answer of the API server
 	// itself, but of a proxy or of the network, is one of these.
 	later
@@ -59,6 +62,8 @@ func outcomeOf(err error) outcome {
 		return later
 	case http.StatusRequestEntityTooLarge:
 		return tooLarge
+	case http.StatusForbidden:
+		return forbidden
 	}
 	return refused
 }
@@ -77,7 +82,7 @@ func unstructured(status metav1.Status) bool {
 }
 
 // denied reports whether an admission policy or a webhook has refused a request. A policy
-// answers 422 by default and may answer 401, 403 or 413 instead
+// answers 422 by default and may answer 403 or 413 instead
 // (apiserver/pkg/admission/plugin/policy/validating); a webhook chooses any code.
 func denied(status *metav1.Status) bool {
 	return strings.Contains(status.Message, "ValidatingAdmissionPolicy '") ||

@@ -53,7 +53,11 @@ type Reporter struct {
 	unreachable    bool      // whether the last request had no answer
 	checking       bool      // whether the rights are being checked
 	checkAfter     time.Time // when they are checked next
-	missing        string    // why evictions can't be reported, as it was logged
+	// mayReport is set if evictd was told that evictions can be reported, missing is why they
+	// can't, as it was logged, and missingSince is since when.
+	mayReport    bool
+	missing      string
+	missingSince time.Time
 }
 
 // connection is a client, and reload, which reads its configuration again if only that can end

@@ -179,6 +179,25 @@ func (r *Reporter) start(t *task, a action) started {
 func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.Time) {
 	result := outcomeOf(err)
 	t.unreachable = false
+	if result == forbidden {
+		if r.missingSince.IsZero() {
+			r.checkAfter = now
+		}
+		switch {
+		case t.forbidden.IsZero():
+			t.forbidden = now
+			fallthrough
+		case now.Sub(t.forbidden) < forbiddenDelay:
+			r.postpone(t, c, err, now)
+			return
+		}
+		result = refused
+	} else {
+		t.forbidden = time.Time{}
+	}
+	if result == tooLarge && a.kind == deletePod {
+		result = later // there is no room for the time of the deletion
+	}
 	switch result {
 	case succeeded:
 		t.delay, t.notBefore = 0, time.Time{}
@@ -194,11 +213,6 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	answer := t.done(a, result)
 	if result == refused {
 		answer.why = oneLine(err.Error())
-		if soon := now.Add(missingInterval); r.missing == "" && apierrors.IsForbidden(err) {
-			r.checkAfter = now
-		} else if soon.Before(r.checkAfter) {
-			r.checkAfter = soon
-		}
 	}
 	r.apply(t, answer, now)
 	r.recovered(now)
@@ -257,23 +271,33 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 }
 
 // checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
-// evictd keeps what it was told last.
+// evictd keeps what it was told last. A right that was there is missing only if it still is
+// after forbiddenDelay.
 func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	missing, err := c.cannotReport(ctx)
 	if err != nil {
 		return err
 	}
-	r.answers.CannotReport(missing)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := time.Now()
+	interval := checkInterval
+	if missing == "" {
+		r.missingSince = time.Time{}
+	} else {
+		interval = missingInterval
+		if r.missingSince.IsZero() {
+			r.missingSince = now
+		}
+	}
+	r.checkAfter = now.Add(interval + rand.N(interval/10))
+	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {
+		return nil
+	}
 	if missing != "" && missing != r.missing {
 		r.log.Warn("evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
 	}
-	r.missing = missing
-	interval := checkInterval
-	if missing != "" {
-		interval = missingInterval
-	}
-	r.checkAfter = time.Now().Add(interval + rand.N(interval/10))
+	r.missing, r.mayReport = missing, missing == ""
+	r.answers.CannotReport(missing)
 	return nil
 }

@@ -19,6 +19,8 @@ const (
 	// repeatDelay is when AnswerReported follows AnswerAsserted, which would replace it before
 	// it is sent.
 	repeatDelay = time.Second
+	// forbiddenDelay is how long the API server must answer 403 until that counts.
+	forbiddenDelay = 30 * time.Second
 )
 
 // task is an order that is carried out.
@@ -35,8 +37,8 @@ type task struct {
 	// deletion is the answer that a deletion by this Reporter has; "" before.
 	deletion kube.Answer
 	// look is set if the pod must be read before anything else is done, and large if its status
-	// can't be written for its size, and stuck if it can't be deleted with a grace period either.
-	look, large, stuck bool
+	// can't be written for its size.
+	look, large bool
 	// answer is the last answer, why its reason, and ended is set if nothing else will be done.
 	answer kube.Answer
 	why    string
@@ -48,6 +50,8 @@ type task struct {
 	notBefore   time.Time
 	delay       time.Duration
 	unreachable bool
+	// forbidden is when the API server first refused the present request; zero if it did not.
+	forbidden time.Time
 	// repeat is when the answer is sent again; zero for never.
 	repeat time.Time
 }
@@ -89,8 +93,8 @@ func (t *task) next(p *podState) action {
 		return action{answer: t.deletion}
 	case p.deleting:
 		return t.terminating(p)
-	case t.large:
-		return t.delete()
+	case t.large: // with grace period 1 the object remains until the kubelet has ended the pod
+		return action{kind: deletePod, grace: 1}
 	}
 	switch t.order.Stage {
 	case kube.StageEnded:
@@ -115,19 +119,6 @@ func (t *task) terminating(p *podState) action {
 		return action{answer: kube.AnswerReported, ended: true}
 	}
 	return action{answer: kube.AnswerTerminating, ended: true}
-}
-
-// delete deletes a pod whose status can't be written. With grace period 1 its object remains
-// until the kubelet has ended the pod. If there is no room for the time of the deletion either,
-// the object is removed at once, when no process is left.
-func (t *task) delete() action {
-	switch {
-	case !t.stuck:
-		return action{kind: deletePod, grace: 1}
-	case t.order.Stage == kube.StageEnded:
-		return action{kind: deletePod}
-	}
-	return action{}
 }
 
 // report writes the phase, or writes it again after the kubelet has undone it.
@@ -173,7 +164,6 @@ func (t *task) done(a action, result outcome) action {
 	case conflict:
 		t.look = true
 	case tooLarge:
-		t.stuck = t.large && a.kind == deletePod
 		t.large = true
 	case refused:
 		return action{answer: kube.AnswerForbidden, ended: true}

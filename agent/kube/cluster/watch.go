@@ -33,7 +33,7 @@ type Options struct {
 	Feed       *kube.Feed
 	// Reporter gets the connection and the states of the pods.
 	Reporter *Reporter
-	Log        *slog.Logger
+	Log      *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends, and
