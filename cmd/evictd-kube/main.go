@@ -30,6 +30,10 @@ const (
 	exitUsage = 2
 )
 
+// stopTimeout bounds how long evictd-kube goes on after a signal while evictd has orders. evictd
+// waits for its last reports for five seconds.
+const stopTimeout = 6 * time.Second
+
 // trimDelay is when evictd-kube has connected, and has decoded the first list.
 const trimDelay = 10 * time.Second
 
@@ -73,9 +77,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := newLog(stderr, *format, level)
 	// client-go's own lines would repeat each failure that cluster.Watch reports.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	setConnectionTimeouts()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	cluster.SetConnectionTimeouts()
+	signaled, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 
 	// Returns to the kernel what only the start and the first list needed.
 	defer time.AfterFunc(trimDelay, debug.FreeOSMemory).Stop()
@@ -98,21 +104,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 			}
 		})
 	}
+	parts.Go(func() {
+		<-signaled.Done()
+		drain, stop := context.WithTimeout(ctx, stopTimeout)
+		defer stop()
+		reporter.Drain(drain)
+		cancel()
+	})
 	parts.Wait()
 	log.Info("stopped")
 	return exitOK
-}
-
-// setConnectionTimeouts lets client-go find out within 10 seconds that an API server does not
-// answer on a connection any more, and connect again. Its default is 45 seconds
-// (k8s.io/apimachinery/pkg/util/net), in which every report would time out. It reads them from
-// the environment alone.
-func setConnectionTimeouts() {
-	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
-		if os.Getenv(name) == "" {
-			os.Setenv(name, seconds)
-		}
-	}
 }
 
 func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
@@ -131,7 +132,7 @@ and reports evictd's evictions to the API server.
   evictd-kube --kubeconfig FILE --node-name NAME  as a unit
 
 Set kube.uid in evictd's configuration to the user ID of evictd-kube. SIGTERM ends
-evictd-kube.
+evictd-kube, after up to 6 seconds if evictd waits for reports.
 
 `)
 	flags.PrintDefaults()

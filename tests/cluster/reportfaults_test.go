@@ -2,7 +2,10 @@ package cluster
 
 import (
 	"fmt"
+	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/kube/cluster"
 )
 
 // TestReportUndone: a report that the kubelet takes back is written again with another
@@ -218,6 +222,92 @@ func TestReportOutage(t *testing.T) {
 		}
 		if diff := cmp.Diff(evicted, r.get(o.Name).Status); diff != "" {
 			t.Fatalf("%s (-want +got):\n%s", o.Name, diff)
+		}
+	}
+}
+
+// TestReportOverDeadConnection: a connection on which nothing arrives any more, while the API
+// server is well, is given up.
+func TestReportOverDeadConnection(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "") // restores both
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "")
+	cluster.SetConnectionTimeouts()
+	r := newReportRig(t)
+	direct := r.address
+	p := newProxy(t, direct)
+	r.address = p.listener.Addr().String() // for the kubeconfig
+	n := r.report()
+	r.address = direct
+	o := r.killed("web", "Always", kube.StageEnded)
+	probe := r.killed("probe", "Always", kube.StageEnded)
+	n.Order(probe)
+	n.want(probe.ID, kube.AnswerReported)
+	p.stall()
+	began := time.Now()
+	n.Order(o)
+	n.want(o.ID, kube.AnswerReported)
+	t.Logf("reported after %v", time.Since(began))
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("reported after %v; want the dead connection to be given up after 10 s", took)
+	}
+}
+
+// proxy forwards connections to an address until it is stalled, and then only new ones.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	stalled  []*atomic.Bool
+}
+
+func newProxy(t *testing.T, to string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: l}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				from.Close()
+				continue
+			}
+			stalled := &atomic.Bool{}
+			p.mu.Lock()
+			p.stalled = append(p.stalled, stalled)
+			p.mu.Unlock()
+			go forward(server, from, stalled)
+			go forward(from, server, stalled)
+		}
+	}()
+	return p
+}
+
+// stall drops what arrives on the present connections.
+func (p *proxy) stall() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.stalled {
+		s.Store(true)
+	}
+}
+
+func forward(to, from net.Conn, stalled *atomic.Bool) {
+	defer from.Close()
+	for buffer := make([]byte, 32<<10); ; {
+		n, err := from.Read(buffer)
+		if err == nil && !stalled.Load() {
+			_, err = to.Write(buffer[:n])
+		}
+		if err != nil {
+			to.Close()
+			return
 		}
 	}
 }

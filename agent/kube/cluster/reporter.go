@@ -22,6 +22,8 @@ const (
 	// recoveryDelay bounds the time until requests are repeated that had no answer, after the
 	// API server has answered another one.
 	recoveryDelay = 200 * time.Millisecond
+	// drainInterval is the time between two looks whether all orders are withdrawn.
+	drainInterval = 50 * time.Millisecond
 )
 
 // answers takes the answers to orders. [kube.Feed] implements it.
@@ -100,6 +102,24 @@ func (r *Reporter) Withdraw(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.tasks, id)
+}
+
+// Drain waits until evictd has withdrawn all orders, or ctx ends. evictd and evictd-kube are
+// stopped at the same time, and evictd then waits for its last reports.
+func (r *Reporter) Drain(ctx context.Context) {
+	for ticker := time.NewTicker(drainInterval); ; {
+		r.mu.Lock()
+		n := len(r.tasks)
+		r.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 func (r *Reporter) notify() {

@@ -366,3 +366,17 @@ func TestReportWithNewCredentials(t *testing.T) {
 	inline("second")
 	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
 }
+
+// Drain waits for the orders, and not longer than it may.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+	r.Order(&kube.Order{ID: "a"})
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if r.Drain(ctx); ctx.Err() == nil {
+		t.Error("Drain returned while there was an order")
+	}
+	time.AfterFunc(100*time.Millisecond, func() { r.Withdraw("a") })
+	r.Drain(context.Background())
+}

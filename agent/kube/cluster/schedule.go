@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -108,8 +109,9 @@ func (r *Reporter) apply(t *task, a action, now time.Time) {
 	case kube.AnswerAsserted:
 		t.repeat = now.Add(repeatDelay)
 		r.log.Info("kubelet had undone the report of an eviction; reported it again", "pod", pod, "write", t.written)
-	case kube.AnswerForbidden, kube.AnswerDelayed:
-		r.log.Warn("could not report the eviction of a pod", "pod", pod, "answer", string(a.answer), "error", a.why)
+	case kube.AnswerForbidden:
+		r.log.Warn("eviction of a pod can't be reported; evictd does not evict it any more", "pod", pod, "error", a.why)
+	case kube.AnswerDelayed: // logged by postpone
 	case kube.AnswerReported, kube.AnswerDeleted:
 		r.announceEviction(t, now)
 		fallthrough
@@ -222,14 +224,18 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
 	t.wait(now, retryAfter(err))
 	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
-		t.unreachable, r.unreachable = true, true
-	}
+	t.unreachable = !errors.As(err, &answer)
 	err = c.files.explain(err)
 	if e := (*explained)(nil); errors.As(err, &e) && e.reload {
 		c.reload(err)
-		t.unreachable, r.unreachable = true, true // until there are new credentials
+		t.unreachable = true // until there are new credentials
 	}
+	level := slog.LevelWarn
+	if r.unreachable || t.answer == kube.AnswerDelayed { // one line for all orders
+		level = slog.LevelDebug
+	}
+	r.log.Log(context.Background(), level, "could not report the eviction of a pod; trying again", "pod", t.order.Namespace+"/"+t.order.Name, "error", err)
+	r.unreachable = r.unreachable || t.unreachable
 	if t.answer == "" || t.answer == kube.AnswerMarked {
 		r.apply(t, action{answer: kube.AnswerDelayed, why: oneLine(err.Error())}, now)
 	}
@@ -295,7 +301,11 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 		return nil
 	}
 	if missing != "" && missing != r.missing {
-		r.log.Warn("evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
+		level := slog.LevelInfo // as in the manifests of a dry run
+		if r.mayReport {
+			level = slog.LevelWarn
+		}
+		r.log.Log(ctx, level, "evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
 	}
 	r.missing, r.mayReport = missing, missing == ""
 	r.answers.CannotReport(missing)
