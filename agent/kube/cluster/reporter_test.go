@@ -380,3 +380,39 @@ func TestDrain(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, func() { r.Withdraw("a") })
 	r.Drain(context.Background())
 }
+
+// An eviction goes from evictd's orders over the socket into the API, and its answer back.
+func TestReportThroughTheSession(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	patches := make(chan statusPatch, 10)
+	a.report = func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			var p statusPatch
+			if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+				t.Error(err)
+			}
+			patches <- p
+		}
+		done(w)
+	}
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(kube.Status) bool { return n.has("a") && n.facts.CannotReport() == "" })
+	if _, err := n.orders.Begin(kube.Eviction{UID: "a", Namespace: "default", Name: "web-a", Reason: "Evicted", Message: "m", Decided: decided}); err != nil {
+		t.Fatal(err)
+	}
+	n.orders.Ended("a")
+	p := <-patches
+	if p.Metadata.UID != "a" || p.Metadata.Annotations[annotationEvicted] != "2026-11-23T00:00:00.005Z/1" || p.Status.Phase != corev1.PodFailed {
+		t.Errorf("patch %+v; want the phase of the pod a", p)
+	}
+	n.until("answer", func(kube.Status) bool { return n.orders.Status().Answers[kube.AnswerReported] == 1 })
+	n.orders.CgroupGone("a")
+	n.until("withdrawal", func(kube.Status) bool {
+		n.reporter.mu.Lock()
+		defer n.reporter.mu.Unlock()
+		return len(n.reporter.tasks) == 0 && !n.orders.Pending("a")
+	})
+}
