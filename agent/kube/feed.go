@@ -137,12 +137,7 @@ func (f *Feed) line(p *Pod) []byte {
 	return line
 }
 
-func (f *Feed) notify() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
+func (f *Feed) notify() { wakeUp(f.wake) }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
 // after each failure, until ctx ends, and returns nil.

@@ -48,10 +48,7 @@ func (f *Feed) Report(r *Report) {
 	} else {
 		f.reports = append(f.reports, answer)
 	}
-	select {
-	case f.reported <- struct{}{}:
-	default:
-	}
+	wakeUp(f.reported)
 }
 
 // resetOrders begins a session.

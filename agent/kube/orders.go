@@ -31,6 +31,8 @@ var (
 	ErrForbidden = errors.New("the API server refuses to report the eviction of this pod")
 	// ErrEnding means that the pod's last order has timed out and its fence is being lifted.
 	ErrEnding = errors.New("the fence of the pod is being lifted")
+	// ErrStopping means that Stop was called.
+	ErrStopping = errors.New("evictd stops")
 )
 
 // Eviction is the eviction of a pod that evictd-kube has to report.
@@ -58,8 +60,9 @@ type OrdersOptions struct {
 	// the pod's cgroup; 0 means DefaultFenceTimeout.
 	FenceTimeout time.Duration
 	// Lift is called by Run when an order ends while the pod's cgroup may exist: the fence must
-	// be lifted, because nothing else would end it. The order is pending until Lift returns. An
-	// order can end before its fence is set: after that the caller looks at Pending.
+	// be lifted, because nothing else would end it. The order is withdrawn before, and pending
+	// until Lift returns. An order can end before its fence is set: after that the caller looks
+	// at Pending.
 	Lift func(uid, why string)
 	// Save is called when the orders must be saved soon. It must not block.
 	Save func()
@@ -69,8 +72,9 @@ type OrdersOptions struct {
 // Orders are evictd's orders to evictd-kube. The methods are safe for concurrent use and never
 // wait for evictd-kube or for I/O. The callbacks are called without the mutex.
 type Orders struct {
-	o    OrdersOptions
-	wake chan struct{} // Run has to look at the orders
+	o        OrdersOptions
+	wake     chan struct{} // Run has to look at the orders
+	answered chan struct{} // an order has a final answer, or has ended
 
 	mu        sync.Mutex
 	byUID     map[string]*pending
@@ -78,6 +82,7 @@ type Orders struct {
 	forbidden uidSet // whose report was forbidden
 	ended     uidSet // whose order has ended
 	session   *outbox
+	stopping  bool
 	counts    OrdersStatus // the counters only
 
 	// What the holder of the mutex has caused, for unlock.
@@ -99,8 +104,8 @@ func NewOrders(o OrdersOptions) *Orders {
 		o.FenceTimeout = DefaultFenceTimeout
 	}
 	return &Orders{
-		o: o, wake: make(chan struct{}, 1), byUID: map[string]*pending{}, byID: map[string]*pending{},
-		counts: OrdersStatus{Answers: map[Answer]uint64{}},
+		o: o, wake: make(chan struct{}, 1), answered: make(chan struct{}, 1),
+		byUID: map[string]*pending{}, byID: map[string]*pending{}, counts: OrdersStatus{Answers: map[Answer]uint64{}},
 	}
 }
 
@@ -125,9 +130,9 @@ func (o *Orders) log(level slog.Level, message string, args ...any) {
 // While an order for the UID is pending, it returns the ID of that one, and an eviction without
 // Grace means that the pod was killed: StageStopping becomes StageKilled. But an eviction that
 // was decided later, after Ended or CgroupGone, is that of a pod that runs again: its order has
-// another ID and replaces the one before. Begin fails with ErrTooManyOrders, ErrForbidden or
-// ErrEnding, and for an eviction that is not valid: then the pod can't be reported and must not
-// be fenced.
+// another ID and replaces the one before. Begin fails with ErrTooManyOrders, ErrForbidden,
+// ErrEnding or ErrStopping, and for an eviction that is not valid: then the pod can't be reported
+// and must not be fenced.
 func (o *Orders) Begin(e Eviction) (id string, err error) {
 	now := time.Now()
 	order, err := e.order(now)
@@ -136,11 +141,12 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	}
 	o.mu.Lock()
 	defer o.unlock()
-	if o.forbidden.has(e.UID) {
-		return "", ErrForbidden
-	}
 	before := o.byUID[e.UID]
 	switch {
+	case o.forbidden.has(e.UID):
+		return "", ErrForbidden
+	case o.stopping:
+		return "", ErrStopping
 	case before == nil:
 	case before.lift != "":
 		return "", ErrEnding
@@ -271,10 +277,56 @@ func (o *Orders) Run(ctx context.Context) {
 	}
 }
 
+// Stop waits until all orders have a final answer or ctx ends, withdraws all orders and waits
+// up to flushTimeout until the session has sent that. From its begin no order begins. After it the
+// fences can be lifted: evictd-kube no longer reports a pod as Failed that its kubelet may start
+// again. Run and the session have to go on meanwhile.
+func (o *Orders) Stop(ctx context.Context) {
+	for o.unanswered() > 0 {
+		select {
+		case <-o.answered:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	if session := o.withdrawAll(); session != nil {
+		session.flush()
+	}
+}
+
+// unanswered returns how many orders have no final answer. From then on no order begins.
+func (o *Orders) unanswered() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stopping = true
+	for _, p := range o.byUID {
+		if !p.Answer.final() {
+			n++
+		}
+	}
+	return n
+}
+
+// withdrawAll ends all orders, except those whose fence is being lifted, and returns the session.
+func (o *Orders) withdrawAll() *outbox {
+	o.mu.Lock()
+	defer o.unlock()
+	for _, p := range o.byUID {
+		if p.lift == "" {
+			o.finish(p)
+		}
+	}
+	return o.session
+}
+
 // notify makes Run look at the orders.
-func (o *Orders) notify() {
+func (o *Orders) notify() { wakeUp(o.wake) }
+
+// wakeUp wakes the receiver of a channel with room for one value.
+func wakeUp(c chan struct{}) {
 	select {
-	case o.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

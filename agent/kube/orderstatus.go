@@ -76,11 +76,11 @@ func (o *Orders) send(p *pending) {
 	}
 }
 
-// lookup returns a copy of an order; nil if it is not pending.
+// lookup returns a copy of an order; nil if it has ended or is void.
 func (o *Orders) lookup(id string) *Order {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.byID[id]; p != nil {
+	if p := o.byID[id]; p != nil && p.lift == "" {
 		return new(p.Order)
 	}
 	return nil

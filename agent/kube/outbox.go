@@ -5,12 +5,16 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 )
 
 // maxQueued is the maximum number of messages that wait for the peer of a session. Each order
 // waits once, whatever its stages, so that only a peer that reads nothing while hundreds of
 // pods are evicted has more.
 const maxQueued = 4 * MaxOrders
+
+// flushTimeout bounds flush. Writing to a peer that reads takes less than a millisecond.
+const flushTimeout = time.Second
 
 // errNotRead is returned if the peer does not read.
 var errNotRead = errors.New("evictd-kube does not read its messages")
@@ -26,10 +30,12 @@ type outbox struct {
 	full   bool
 }
 
-// outgoing is a message, or the ID of an order of which the present stage is sent.
+// outgoing is a message, the ID of an order of which the present stage is sent, or a channel
+// that is closed when all before it was written.
 type outgoing struct {
 	message *Message
 	order   string
+	written chan struct{}
 }
 
 func newOutbox() *outbox {
@@ -56,9 +62,16 @@ func (b *outbox) add(m outgoing) {
 			b.queued[m.order] = true
 		}
 	}
+	wakeUp(b.wake)
+}
+
+// flush waits until all messages were written, at most flushTimeout.
+func (b *outbox) flush() {
+	written := make(chan struct{})
+	b.add(outgoing{written: written})
 	select {
-	case b.wake <- struct{}{}:
-	default:
+	case <-time.After(flushTimeout):
+	case <-written:
 	}
 }
 
@@ -83,22 +96,7 @@ func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(id string
 		if full {
 			return errNotRead
 		}
-		var batch [][]byte
-		for _, m := range next {
-			if m.message == nil {
-				order := lookup(m.order)
-				if order == nil {
-					continue
-				}
-				m.message = &Message{Order: order}
-			}
-			line, err := encode(m.message)
-			if err != nil {
-				return err
-			}
-			batch = append(batch, line)
-		}
-		if err := write(conn, batch); err != nil {
+		if err := b.writeNext(conn, next, lookup); err != nil {
 			return err
 		}
 		if len(next) > 0 {
@@ -110,4 +108,35 @@ func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(id string
 		case <-b.wake:
 		}
 	}
+}
+
+// writeNext writes messages that were taken.
+func (b *outbox) writeNext(conn net.Conn, next []outgoing, lookup func(id string) *Order) error {
+	var batch [][]byte
+	for _, m := range next {
+		if m.order != "" {
+			order := lookup(m.order)
+			if order == nil {
+				continue
+			}
+			m.message = &Message{Order: order}
+		}
+		if m.message == nil {
+			continue
+		}
+		line, err := encode(m.message)
+		if err != nil {
+			return err
+		}
+		batch = append(batch, line)
+	}
+	if err := write(conn, batch); err != nil {
+		return err
+	}
+	for _, m := range next {
+		if m.written != nil {
+			close(m.written)
+		}
+	}
+	return nil
 }

@@ -49,7 +49,7 @@ func (o *Orders) due(now time.Time) (lifts []*pending, next time.Duration) {
 		}
 		if !at.After(now) && p.lift == "" {
 			o.counts.TimedOut++
-			p.lift = p.overdue(o.o.FenceTimeout)
+			o.void(p, p.overdue(o.o.FenceTimeout))
 		}
 		switch {
 		case p.lift == "":
@@ -107,12 +107,25 @@ func (o *Orders) end(p *pending, now time.Time) {
 	}
 }
 
-// finish ends an order and withdraws it.
+// finish ends an order, and withdraws it unless it is void.
 func (o *Orders) finish(p *pending) {
 	delete(o.byUID, p.Order.UID)
 	delete(o.byID, p.Order.ID)
 	o.ended.add(p.Order.UID)
 	o.changed = true
+	if p.lift == "" {
+		o.withdraw(p)
+	}
+	wakeUp(o.answered)
+}
+
+// void withdraws an order whose fence has to be lifted.
+func (o *Orders) void(p *pending, why string) {
+	p.lift = why
+	o.withdraw(p)
+}
+
+func (o *Orders) withdraw(p *pending) {
 	if o.session != nil {
 		o.session.message(&Message{Withdraw: &OrderID{p.Order.ID}})
 	}
@@ -136,17 +149,19 @@ func (o *Orders) report(r *Report, now time.Time) {
 	}
 	first := r.Answer != p.Answer
 	p.Answer, p.Why = r.Answer, r.Why
+	if r.Answer.final() {
+		p.Answered, o.changed = now, true
+		wakeUp(o.answered)
+	}
 	switch {
 	case r.Answer == AnswerDelayed && first:
 		if skipped, ok := o.delayed.allow(now); ok {
 			o.log(slog.LevelWarn, "report of an eviction to the API server is delayed; evictd-kube tries again", "pod", p.Order.key(), "reason", r.Why, "not_logged", skipped)
 		}
 	case r.Answer == AnswerForbidden:
-		p.Answered, o.changed = now, true
 		o.forbid(p)
 		o.notify()
 	case r.Answer.final():
-		p.Answered, o.changed = now, true
 		o.log(slog.LevelInfo, "evictd-kube has reported an eviction", "pod", p.Order.key(), "answer", string(r.Answer), "reason", r.Why,
 			"after_ms", now.Sub(p.Began).Milliseconds())
 		if p.CgroupGone {
@@ -158,5 +173,5 @@ func (o *Orders) report(r *Report, now time.Time) {
 // forbid ends an order whose report was forbidden.
 func (o *Orders) forbid(p *pending) {
 	o.forbidden.add(p.Order.UID)
-	p.lift = "the API server forbids the report: " + p.Why
+	o.void(p, "the API server forbids the report: "+p.Why)
 }

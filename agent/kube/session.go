@@ -28,15 +28,19 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 	defer stop()
 	written := make(chan error, 1)
 	go func() {
-		err := t.out.write(writing, conn, lookup)
+		written <- t.out.write(writing, conn, lookup)
 		conn.Close()
-		written <- err
 	}()
 	err := t.read(ctx, conn, lines)
-	stop()
-	conn.Close()
-	if writeErr := <-written; writeErr != nil && errors.Is(err, net.ErrClosed) && !errors.Is(writeErr, net.ErrClosed) {
-		return fmt.Errorf("write to evictd-kube: %w", writeErr)
+	select {
+	case writeErr := <-written: // which ended read
+		if writeErr != nil {
+			err = fmt.Errorf("write to evictd-kube: %w", writeErr)
+		}
+	default:
+		stop()
+		conn.Close()
+		<-written
 	}
 	return err
 }
