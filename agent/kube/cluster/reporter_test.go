@@ -156,11 +156,19 @@ func TestReportIsRepeated(t *testing.T) {
 			status(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 		case 6: // the pod is read again
 			answer(w, apiPod("0"))
+		case 8:
+			http.Error(w, "no", http.StatusServiceUnavailable)
 		default:
 			done(w)
 		}
 	})
 	id := o.order(0, kube.StageEnded)
+	o.until("delay", func() bool { return o.has(id, kube.AnswerDelayed) })
+	o.mu.Lock()
+	if len(o.requests) != 1 || o.inFlight != 0 {
+		t.Errorf("requests %q, %d in flight, before the time that the API server asked for; want one that has ended", o.requests, o.inFlight)
+	}
+	o.mu.Unlock()
 	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
 	o.mu.Lock()
 	requests, first, second := o.requests[:7], o.times[0], o.times[1]
@@ -172,8 +180,44 @@ func TestReportIsRepeated(t *testing.T) {
 	if d := second.Sub(first); d < time.Second {
 		t.Errorf("repeated after %v; want at least the second that the API server asked for", d)
 	}
+	o.observe(apiPod("0", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/1"}
+	}))
+	o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
+	o.until("the answer that counts", func() bool { return o.count(id, kube.AnswerReported) == 2 })
 	if n := o.count(id, kube.AnswerDelayed); n != 1 {
-		t.Errorf("answer delayed %d times; want once", n)
+		t.Errorf("answer delayed %d times; want once, and not after the report", n)
+	}
+}
+
+// A request that had no answer is repeated as soon as the API server shows that it is back.
+func TestReportAfterRecovery(t *testing.T) {
+	t.Parallel()
+	for name, recover := range map[string]func(*orders){
+		"watch event":    func(o *orders) { o.api.change(watch.Modified, apiPod("1")) },
+		"deletion":       func(o *orders) { o.api.change(watch.Deleted, apiPod("1")) },
+		"another report": func(o *orders) { o.order(1, kube.StageEnded) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := startOrders(t, 2, func(_ *orders, number int, w http.ResponseWriter, _ *http.Request) {
+				if number == 1 {
+					panic(http.ErrAbortHandler) // ends the request without an answer
+				}
+				done(w)
+			})
+			id := o.order(0, kube.StageEnded)
+			o.until("delay", func() bool { return o.has(id, kube.AnswerDelayed) })
+			o.Reporter.mu.Lock()
+			task := o.tasks[id]
+			if !task.unreachable || !o.unreachable {
+				t.Error("a request without an answer does not count as one")
+			}
+			task.notBefore = time.Now().Add(time.Hour)
+			o.Reporter.mu.Unlock()
+			recover(o)
+			o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+		})
 	}
 }
 
