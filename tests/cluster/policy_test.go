@@ -26,8 +26,11 @@ const runningStatus = `{"status":{"phase":"Running","startTime":"2026-01-01T00:0
 	{"type":"PodReadyToStartContainers","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},
 	{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","observedGeneration":1},
 	{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}],
-	"containerStatuses":[{"name":"main","image":"x","imageID":"x","ready":true,"restartCount":0,
-	"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}`
+	"containerStatuses":[{"name":"main","image":"x","imageID":"x","ready":true,"started":true,"restartCount":1,
+	"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}},"lastState":{"terminated":{"exitCode":1}},
+	"allocatedResources":{"cpu":"1000m","memory":"0.5Gi"},"resources":{"requests":{"cpu":"1000m","memory":"0.5Gi"}},
+	"volumeMounts":[{"name":"v","mountPath":"/v","readOnly":true,"recursiveReadOnly":"Disabled"}],
+	"user":{"linux":{"uid":0,"gid":0,"supplementalGroups":[1]}}}]}}`
 
 // disruptionTarget returns the condition that says why the pod is ended.
 func disruptionTarget(status, reason string) string {
