@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +21,17 @@ type named struct {
 // kubectl applies them.
 func renderOverlay(t *testing.T, overlay string) []string {
 	t.Helper()
+	// go test notices only changes of files that the test itself has opened.
+	err := filepath.WalkDir("../../deploy/kubernetes", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		_, err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

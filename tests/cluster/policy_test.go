@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // policyPath is the policy of the overlay enforce.
@@ -100,12 +101,12 @@ func policyCases() []policyCase {
 		{"report before the pod runs", "n1", patch, "pending", ok, ""},
 		{"report again", "n1", patch, "failed", strings.Replace(ok, "/1", "/2", 1), ""},
 		{"report a pod that is being deleted", "n1", patch, "terminating", ok, ""},
-		{"report the largest pod", "n1", patch, "largest", ok, ""},
+		{"report a pod with many annotations", "n1", patch, "crowded", ok, ""},
 		{"mark", "n1", patch, "running", conditionsOnly(disruptionTarget("True", "TerminationByEvictd")), ""},
 		{"mark over an old condition", "n1", patch, "disrupted", conditionsOnly(disruptionTarget("True", "TerminationByEvictd")), ""},
 		{"annotation alone", "n1", patch, "running", `{"metadata":{"annotations":{"evictd.io/evicted":"x"}}}`, ""},
 		{"delete", "n1", remove, "running", grace1, ""},
-		{"delete the largest pod", "n1", remove, "largest", grace1, ""},
+		{"delete a pod with many annotations", "n1", remove, "crowded", grace1, ""},
 		{"delete with a longer grace period", "n1", remove, "running", strings.Replace(grace1, "1", "30", 1), ""},
 		{"delete a pod that has failed", "n1", remove, "failed", grace1, ""},
 
@@ -134,7 +135,7 @@ func policyCases() []policyCase {
 		{"remove an annotation", "n1", patch, "running", also(`{"metadata":{"annotations":{"a":null}}}`), clauseAnnotation},
 		{"remove all annotations", "n1", patch, "running", `{"metadata":{"annotations":null}}`, clauseAnnotation},
 		{"remove the own annotation", "n1", patch, "failed", `{"metadata":{"annotations":{"evictd.io/evicted":null}}}`, clauseAnnotation},
-		{"add annotations to a pod with many", "n1", patch, "largest", also(`{"metadata":{"annotations":{"other":"x"}}}`), clauseAnnotation},
+		{"add annotations to a pod with many", "n1", patch, "crowded", also(`{"metadata":{"annotations":{"other":"x"}}}`), clauseAnnotation},
 		{"change the address", "n1", patch, "running", also(`{"status":{"podIP":"10.9.9.9","podIPs":[{"$patch":"replace"},{"ip":"10.9.9.9"}]}}`), clauseStatus},
 		{"remove the addresses", "n1", patch, "running", also(`{"status":{"podIP":null,"podIPs":[{"$patch":"replace"}]}}`), clauseStatus},
 		{"change the host's address", "n1", patch, "running", also(`{"status":{"hostIP":"10.9.9.9","hostIPs":[{"$patch":"replace"},{"ip":"10.9.9.9"}]}}`), clauseStatus},
@@ -174,7 +175,7 @@ func (r *rig) policyPods() {
 		"node-critical":    strings.Replace(policyPod("node-critical", "n1", ""), `"spec":{`, `"spec":{"priorityClassName":"system-node-critical",`, 1),
 		"cluster-critical": strings.Replace(policyPod("cluster-critical", "n1", ""), `"spec":{`, `"spec":{"priorityClassName":"system-cluster-critical",`, 1),
 		"mirror":           policyPod("mirror", "n1", `,"annotations":{"kubernetes.io/config.mirror":"x"}`),
-		"largest":          largestPod("largest", "n1"),
+		"crowded":          crowdedPod("crowded", "n1"),
 	} {
 		r.must("POST", "/api/v1/namespaces/default/pods", pod)
 		if name != "pending" && name != "unscheduled" {
@@ -203,6 +204,7 @@ func (r *rig) patch(pod, body string) {
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	r.client.Timeout = time.Minute // for the pod with many annotations
 	for _, doc := range renderOverlay(t, "enforce") {
 		r.applyObject(doc)
 	}
@@ -339,20 +341,18 @@ func TestFlowSchema(t *testing.T) {
 	}
 }
 
-// largestPod returns a pod with as many labels, annotations and finalizers as the API server
-// stores in one object. The comparison with the old object must stay within the limits of
-// the policy's cost, and end in time.
-func largestPod(name, node string) string {
+// crowdedPod returns a pod with almost as many annotations as the API server allows, and with
+// many labels and finalizers. The comparison with the old object must stay within the limits
+// of the policy's cost.
+func crowdedPod(name, node string) string {
 	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-	key := func(i int) string {
-		return string([]byte{digits[i/36/36/36%36], digits[i/36/36%36], digits[i/36%36], digits[i%36]})
-	}
 	many := func(n int, format string) string {
 		list := make([]string, n)
 		for i := range list {
-			list[i] = fmt.Sprintf(format, key(i))
+			key := []byte{digits[i/36/36/36%36], digits[i/36/36%36], digits[i/36%36], digits[i%36]}
+			list[i] = fmt.Sprintf(format, key)
 		}
 		return strings.Join(list, ",")
 	}
-	return policyPod(name, node, `,"annotations":{`+many(64_000, `%q:""`)+`},"labels":{`+many(64_000, `%q:""`)+`},"finalizers":[`+many(20_000, `"a.b/%s"`)+`]`)
+	return policyPod(name, node, `,"annotations":{`+many(60_000, `%q:""`)+`},"labels":{`+many(5_000, `%q:""`)+`},"finalizers":[`+many(5_000, `"a.b/%s"`)+`]`)
 }
