@@ -4,10 +4,10 @@
 #   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
 #
 # It installs nothing. It unpacks etcd from Debian's package etcd-server (apt verifies the signature), and builds
-# kube-apiserver, kube-controller-manager, kube-scheduler and the kubelet from the Go module k8s.io/kubernetes
-# (kubernetes/go.sum has the checksums of all modules), which takes five minutes on two cores. The environment
-# variable GO may name another go command. It keeps what is already there. Exit status 0 means that CACHE/cluster/etcd
-# and the programs CACHE/cluster/NAME-VERSION can run here.
+# kube-apiserver, kube-controller-manager, kube-scheduler and the kubelet from the Go module k8s.io/kubernetes, and
+# kustomize in the version that kubectl contains (kubernetes/go.sum has the checksums of all modules), which takes five
+# minutes on two cores. The environment variable GO may name another go command. It keeps what is already there. Exit
+# status 0 means that CACHE/cluster/etcd and the programs CACHE/cluster/NAME-VERSION can run here.
 #
 # The kubelet is called node-agent-VERSION: an evictd that runs on the machine takes a process whose executable is
 # called kubelet for that of its own node.
@@ -49,15 +49,16 @@ if [ ! -x "$cache/etcd" ]; then
 	mv "$work/root/usr/bin/etcd" "$cache/etcd"
 fi
 
-# The name of each program in the cache, after that of its package.
-programs="kube-apiserver kube-apiserver
-kube-controller-manager kube-controller-manager
-kube-scheduler kube-scheduler
-kubelet node-agent"
+# The package of each program, its name as it is built, its name in the cache, and what makes it print its version.
+programs="k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver kube-apiserver --version
+k8s.io/kubernetes/cmd/kube-controller-manager kube-controller-manager kube-controller-manager --version
+k8s.io/kubernetes/cmd/kube-scheduler kube-scheduler kube-scheduler --version
+k8s.io/kubernetes/cmd/kubelet kubelet node-agent --version
+sigs.k8s.io/kustomize/kustomize/v5 kustomize kustomize version"
 
 # One build, in which they share the packages, for all that are missing.
-packages=$(echo "$programs" | while read -r package name; do
-	[ -x "$cache/$name-$version" ] || echo "k8s.io/kubernetes/cmd/$package"
+packages=$(echo "$programs" | while read -r package _ name _; do
+	[ -x "$cache/$name-$version" ] || echo "$package"
 done)
 if [ -n "$packages" ]; then
 	mkdir "$work/bin"
@@ -67,9 +68,9 @@ if [ -n "$packages" ]; then
 	(cd "$here/kubernetes" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off "${GO:-go}" build -trimpath \
 		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" -o "$work/bin/" $packages)
 fi
-echo "$programs" | while read -r package name; do
-	[ ! -e "$work/bin/$package" ] || mv "$work/bin/$package" "$cache/$name-$version"
-	"$cache/$name-$version" --version >/dev/null
+echo "$programs" | while read -r _ built name print; do
+	[ ! -e "$work/bin/$built" ] || mv "$work/bin/$built" "$cache/$name-$version"
+	"$cache/$name-$version" "$print" >/dev/null
 done
 "$cache/etcd" --version >/dev/null
 echo "etcd and Kubernetes $version are in $cache"

@@ -32,13 +32,14 @@ const (
 	apiVersion = "1.36.3" // that of kubernetes/go.mod
 )
 
-// The programs of Kubernetes. The kubelet has another name so that an evictd that runs on
+// The programs of Kubernetes, and kustomize. The kubelet has another name so that an evictd that runs on
 // this machine does not take it for the kubelet of its node.
 const (
 	apiServer         = "kube-apiserver-" + apiVersion
 	controllerManager = "kube-controller-manager-" + apiVersion
 	scheduler         = "kube-scheduler-" + apiVersion
 	kubelet           = "node-agent-" + apiVersion
+	kustomize         = "kustomize-" + apiVersion // the one that kubectl of this version contains
 )
 
 // findPrograms returns the directory of programs that fetch.sh has put there. It skips the
@@ -268,6 +269,10 @@ func resource(doc string) (string, error) {
 		"DaemonSet":          "/apis/apps/v1/namespaces/evictd/daemonsets",
 		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		"FlowSchema":         "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+
+		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 	}[kind]
 	if path == "" {
 		return "", errors.New("no resource for kind " + kind)
