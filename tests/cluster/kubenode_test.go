@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/evictd/evictd/agent/control"
@@ -101,9 +102,9 @@ func (c *cluster) startControllers() {
 		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "scheduler"))
 }
 
-// configureKubelet writes the kubelet's configuration. It never evicts, collects no images
-// and touches no cgroup outside of the node's. A network configuration of any plugin makes
-// the node ready.
+// configureKubelet writes the kubelet's configuration. The kubelet never evicts, collects no
+// images and touches no cgroup outside of the node's. It sets the memory limit of all pods,
+// to what is not reserved. A network configuration of any plugin makes the node ready.
 func (c *cluster) configureKubelet() {
 	c.t.Helper()
 	network := filepath.Join(c.n.Dir(), "cni/net.d")
@@ -113,6 +114,11 @@ func (c *cluster) configureKubelet() {
 	if err := os.WriteFile(filepath.Join(network, "none.conflist"), []byte(`{"cniVersion":"0.4.0","name":"none","plugins":[{"type":"none"}]}`), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		c.t.Fatal(err)
+	}
+	reserved := int64(info.Totalram)*int64(info.Unit) - podsLimit
 	c.write("kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}}
@@ -120,7 +126,6 @@ authorization: {mode: Webhook}
 cgroupDriver: %s
 cgroupRoot: %s
 containerRuntimeEndpoint: %s
-enforceNodeAllocatable: [none]
 evictionHard: {memory.available: 1Mi}
 failCgroupV1: false
 failSwapOn: false
@@ -129,8 +134,9 @@ imageGCHighThresholdPercent: 100
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
 resolvConf: ""
+systemReserved: {memory: "%d"}
 volumePluginDir: /var/lib/kubelet/plugins
-`, c.n.Driver(), c.n.CgroupRoot(), c.n.Endpoint()))
+`, c.n.Driver(), c.n.CgroupRoot(), c.n.Endpoint(), reserved))
 }
 
 // startKubelet starts the kubelet. It runs in the cgroup of the runtime.

@@ -97,9 +97,7 @@ func (c *cluster) waitRunning(w *workload, others ...string) podState {
 	var found podState
 	c.until("running pod of "+w.name, func() bool {
 		for _, s := range c.events.last(w.name) {
-			// A pod whose init container is the hog is not yet Running.
-			if !s.deleted && s.DeletionTimestamp == nil && !slices.Contains(others, string(s.UID)) &&
-				s.Status.Phase != corev1.PodFailed && len(c.hogs(&s.Pod)) > 0 {
+			if !s.deleted && s.DeletionTimestamp == nil && !slices.Contains(others, string(s.UID)) && w.runs(&s.Pod) && len(c.hogs(&s.Pod)) > 0 {
 				found = s
 				return true
 			}
@@ -108,6 +106,21 @@ func (c *cluster) waitRunning(w *workload, others ...string) podState {
 	})
 	return found
 }
+
+// runs reports whether all containers of a pod of the workload run. While its hog is an init
+// container, that and the sidecars do.
+func (w *workload) runs(p *corev1.Pod) bool {
+	statuses := p.Status.ContainerStatuses
+	if w.hogIsInit() {
+		statuses = p.Status.InitContainerStatuses
+	} else if p.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	return len(statuses) > 0 && !slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return s.State.Running == nil })
+}
+
+// hogIsInit reports whether the hog is an init container.
+func (w *workload) hogIsInit() bool { return w.name == "init" }
 
 // podCgroup returns the pod's cgroup in the hierarchy of a controller.
 func (c *cluster) podCgroup(controller string, p *corev1.Pod) string {
@@ -118,32 +131,49 @@ func (c *cluster) podCgroup(controller string, p *corev1.Pod) string {
 	return path
 }
 
-// process is a process of a pod.
+// process is a process that runs the image.
 type process struct {
 	pid  int
-	args []string
+	args []string // nothing or nonsense while it dies and its memory is released
 }
 
-// processes returns the processes of the pod's containers that run the image: not the pause
-// process, and not runc before it executes the image.
-func (c *cluster) processes(p *corev1.Pod) []process {
+// pids returns the processes of a pod, with those of its sandbox.
+func (c *cluster) pids(p *corev1.Pod) []int {
 	dir := c.podCgroup("pids", p)
-	files, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
-	var all []process
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs")) // fails for a malformed pattern
+	var pids []int
 	for _, file := range append(files, filepath.Join(dir, "cgroup.procs")) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			continue // removed
 		}
 		for text := range strings.FieldsSeq(string(content)) {
-			pid, err := strconv.Atoi(text)
-			if err != nil {
-				continue
+			if pid, err := strconv.Atoi(text); err == nil {
+				pids = append(pids, pid)
 			}
-			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if args := strings.Split(string(line), "\x00"); err == nil && args[0] == "/hog" && !slices.Equal(args, []string{"/hog", "pause", ""}) {
-				all = append(all, process{pid, args})
-			}
+		}
+	}
+	return pids
+}
+
+// image returns a process if it runs the image and is not the pause process. Before runc
+// executes the image, it does not.
+func image(pid int) (process, bool) {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || filepath.Base(exe) != "hog" {
+		return process{}, false
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	return process{pid, args}, err == nil && !slices.Equal(args, []string{"/hog", "pause"})
+}
+
+// processes returns the processes of the pod that run the image.
+func (c *cluster) processes(p *corev1.Pod) []process {
+	var all []process
+	for _, pid := range c.pids(p) {
+		if process, ok := image(pid); ok {
+			all = append(all, process)
 		}
 	}
 	return all
@@ -151,7 +181,7 @@ func (c *cluster) processes(p *corev1.Pod) []process {
 
 // hogs returns the processes of the pod that take hogSize when they receive SIGUSR1.
 func (c *cluster) hogs(p *corev1.Pod) []process {
-	return slices.DeleteFunc(c.processes(p), func(p process) bool { return p.args[1] != "grow" })
+	return slices.DeleteFunc(c.processes(p), func(p process) bool { return len(p.args) < 2 || p.args[1] != "grow" })
 }
 
 // grow makes the hog of a pod grow.
@@ -166,7 +196,7 @@ func (c *cluster) grow(p *corev1.Pod) {
 	}
 }
 
-// used returns the names of the containers of a pod that the kubelet has started more than
+// restarted returns the logs of containers of a pod that the kubelet has started more than
 // once: each start has a log, which the kubelet numbers. With an empty log the runtime had
 // created the container but the image did not run.
 func (c *cluster) restarted(p *corev1.Pod) []string {
