@@ -79,16 +79,16 @@
 // pod itself and waits for nothing of this. The order says how far evictd is ([Stage]), and
 // evictd-kube decides what to write at that stage. [Orders] has the orders and their timers:
 //
-//	            Begin with a grace period ─▶ stopping ──Begin without one──┐
-//	            Begin without one ─────────────────────────────────────▶ killed
-//	killed ──10 s, pod must not run twice──▶ waiting
-//	killed ──300 ms, pod may run twice─────▶ ended
-//	any ─────Ended, CgroupGone─────────────▶ ended
+//	Begin with a grace period        ─▶ stopping
+//	Begin without one                ─▶ killed, at first or after stopping
+//	killed, 10 s, must not run twice ─▶ waiting
+//	killed, 300 ms, may run twice    ─▶ ended
+//	any, Ended or CgroupGone         ─▶ ended
 //
 // An order ends, and is withdrawn, when
 //
 //   - the pod's cgroup is gone and the answer is final, in whichever order: this is the success;
-//   - no process was signalled (Refused);
+//   - the pod was not evicted, for example because no process could be signalled (Refused);
 //   - the answer is forbidden: the fence is lifted, and the pod is not evicted again while
 //     evictd runs (Forbidden);
 //   - FenceTimeout has passed since its begin and its grace period, and since the first final

@@ -235,7 +235,7 @@ func (o *Orders) Refused(uid, why string) {
 		return
 	}
 	o.finish(p)
-	o.log(slog.LevelWarn, "eviction is not reported to the API server", "pod", p.Order.key(), "reason", why)
+	o.log(slog.LevelWarn, "eviction is not reported to the API server, its order is withdrawn", "pod", p.Order.key(), "reason", why)
 }
 
 // CgroupGone records that the pod's cgroup was removed, so that no process of the pod is left
