@@ -65,19 +65,15 @@ func start(t *testing.T, kubeconfig, name string) *node {
 	feed := kube.NewFeed(name, "test", log)
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	for _, part := range []func() error{
-		func() error { return server.Serve(ctx, l) },
-		func() error { return feed.Run(ctx, socket) },
-		func() error {
-			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Log: log})
-		},
-	} {
-		parts.Go(func() {
-			if err := part(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	parts.Go(func() {
+		if err := server.Serve(ctx, l); err != nil {
+			t.Error(err)
+		}
+	})
+	parts.Go(func() { feed.Run(ctx, socket) })
+	parts.Go(func() {
+		Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Log: log})
+	})
 	t.Cleanup(func() {
 		cancel()
 		parts.Wait()
