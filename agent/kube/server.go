@@ -285,11 +285,15 @@ func decodedSize(line []byte) int {
 }
 
 // throttle counts a line, and waits if the peer sends faster than it may. It returns false if
-// ctx ends.
+// ctx, of the session, ends: the line is then not decoded, and does not count.
 func (s *Server) throttle(ctx context.Context, size int) bool {
 	now := time.Now()
 	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
-	return wait == 0 || sleep(ctx, wait)
+	if wait == 0 || sleep(ctx, wait) {
+		return true
+	}
+	s.decoded.spent = max(0, s.decoded.spent-float64(size))
+	return false
 }
 
 // apply applies a message.
