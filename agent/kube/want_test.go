@@ -58,20 +58,20 @@ func TestWant(t *testing.T) {
 			if got := asked(r); !got[uid(0)] || time.Since(began) != 0 {
 				t.Errorf("asked for %d pods after %v; want all at once", len(got), time.Since(began))
 			}
-			var states *time.Timer
-			states = time.AfterFunc(StateInterval, func() {
-				list()
-				fmt.Fprint(conn, `{"state":{"connected":true,"ageMilliseconds":-1}}`+"\n")
-				if time.Since(began) < 2*wantInterval {
-					states.Reset(StateInterval)
+			go func() {
+				var err error
+				for err == nil {
+					time.Sleep(StateInterval)
+					list()
+					_, err = fmt.Fprint(conn, `{"state":{"connected":true,"ageMilliseconds":-1}}`+"\n")
 				}
-			})
+			}()
 			asked(r)
-			states.Stop()
 			if got := time.Since(began); got < wantInterval {
 				t.Errorf("asked again after %v; want %v", got, wantInterval)
 			}
 			conn.Close()
+			time.Sleep(StateInterval)
 			synctest.Wait()
 		}
 	})
