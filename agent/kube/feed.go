@@ -1,13 +1,11 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -24,9 +22,6 @@ const (
 	// versionBackoff is the back-off after a session with another version: an upgrade
 	// takes minutes.
 	versionBackoff = 30 * time.Second
-	// sendInterval is the time between two transfers of changes: several changes of one
-	// pod within it are sent once.
-	sendInterval = 100 * time.Millisecond
 )
 
 // Feed is evictd-kube's side of the protocol: it keeps the facts about all pods of the node
@@ -37,58 +32,76 @@ type Feed struct {
 	Log      *slog.Logger
 
 	mu        sync.Mutex
-	lines     map[string][]byte // the facts, by UID; nil before the first list
-	dirty     map[string]bool   // UIDs that changed since they were sent
-	sendList  bool              // the complete list must be sent
+	queue     queue
 	watching  bool
 	confirmed time.Time // when the API server last confirmed the facts; zero for never
 	failure   string    // why the pods are not watched; "" if they are
 	sendState bool      // the state must be sent
 	wake      chan struct{}
+	dropped   logLimiter
 }
 
 // NewFeed returns a Feed without facts.
 func NewFeed(node, software string, log *slog.Logger) *Feed {
-	return &Feed{Node: node, Software: software, Log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Feed{Node: node, Software: software, Log: log, queue: newQueue(), wake: make(chan struct{}, 1)}
 }
 
 // Replace replaces all facts by the complete list of the node's pods.
 func (f *Feed) Replace(pods []*Pod) {
-	lines := make(map[string][]byte, len(pods))
+	uids := make(map[string]bool, len(pods))
 	for _, p := range pods {
-		if line := f.line(p); line != nil {
-			lines[p.UID] = line
-		}
+		uids[p.UID] = true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lines == nil || !maps.EqualFunc(f.lines, lines, bytes.Equal) {
-		f.lines, f.sendList = lines, true
+	if !f.queue.complete {
+		f.queue.complete, f.queue.sendList = true, true
+	}
+	for uid := range f.queue.pods {
+		if !uids[uid] {
+			f.queue.remove(uid)
+		}
+	}
+	for _, started := range []bool{true, false} {
+		for _, p := range pods {
+			if p.Started == started {
+				f.put(p)
+			}
+		}
 	}
 	f.notify()
 }
 
 // Put adds or replaces the facts about a pod.
 func (f *Feed) Put(p *Pod) {
-	line := f.line(p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if line == nil || f.lines == nil || bytes.Equal(f.lines[p.UID], line) {
+	if f.queue.complete {
+		f.put(p)
+		f.notify()
+	}
+}
+
+// put puts the facts about a pod into the queue. Failures are logged.
+func (f *Feed) put(p *Pod) {
+	line, err := encodePod(p)
+	if err != nil {
+		f.Log.Error("could not encode the facts about a pod; evictd gets none", "pod", p.key(), "error", err)
 		return
 	}
-	f.lines[p.UID], f.dirty[p.UID] = line, true
-	f.notify()
+	if f.queue.put(p.UID, line, p.Started) {
+		return
+	}
+	if skipped, ok := f.dropped.allow(time.Now()); ok {
+		f.Log.Warn("no room for the facts about a pod; evictd gets none", "pod", p.key(), "pods", maxQueued, "not_logged", skipped)
+	}
 }
 
 // Remove removes the facts about a pod that has left the API.
 func (f *Feed) Remove(uid string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.lines[uid]; !ok {
-		return
-	}
-	delete(f.lines, uid)
-	f.dirty[uid] = true
+	f.queue.remove(uid)
 	f.notify()
 }
 
@@ -116,16 +129,6 @@ func (f *Feed) Fail(why string) {
 	f.notify()
 }
 
-// line encodes a pod; nil if that fails, which is logged.
-func (f *Feed) line(p *Pod) []byte {
-	line, err := encodePod(p)
-	if err != nil {
-		f.Log.Error("could not encode the facts about a pod; evictd gets none", "pod", p.key(), "error", err)
-		return nil
-	}
-	return line
-}
-
 func (f *Feed) notify() {
 	select {
 	case f.wake <- struct{}{}:
@@ -134,17 +137,21 @@ func (f *Feed) notify() {
 }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
-// after each failure, until ctx ends, and returns nil.
-func (f *Feed) Run(ctx context.Context, socket string) error {
+// after each failure, until ctx ends.
+func (f *Feed) Run(ctx context.Context, socket string) {
+	f.run(ctx, socket, func() (bool, error) { return f.session(ctx, socket) })
+}
+
+// run runs sessions until ctx ends.
+func (f *Feed) run(ctx context.Context, socket string, session func() (established bool, err error)) {
 	backoff, last := firstBackoff, ""
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := f.session(ctx, socket)
+		established, err := session()
 		if ctx.Err() != nil {
 			break
 		}
-		if time.Since(began) > longestBackoff {
-			backoff, last = firstBackoff, "" // the session was established: log how it ended
+		if established {
+			backoff, last = firstBackoff, "" // log how it ended
 		}
 		var version *VersionError
 		if errors.As(err, &version) {
@@ -159,51 +166,58 @@ func (f *Feed) Run(ctx context.Context, socket string) error {
 		}
 		backoff = min(2*backoff, max(longestBackoff, backoff))
 	}
-	return nil
 }
 
-// session connects, and sends until that fails or ctx ends.
-func (f *Feed) session(ctx context.Context, socket string) error {
+// session connects, and sends until that fails or ctx ends. established reports whether evictd
+// has answered.
+func (f *Feed) session(ctx context.Context, socket string) (established bool, err error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("%w: is evictd running, and is kube.uid in its configuration this process's user ID?", err)
+		return false, fmt.Errorf("%w: is evictd running, and is kube.uid in its configuration this process's user ID?", err)
 	}
 	return f.serve(ctx, conn)
 }
 
-// serve sends until that fails or ctx ends, and closes the connection.
-func (f *Feed) serve(ctx context.Context, conn net.Conn) error {
+// serve sends until that fails or ctx ends, and closes the connection. established reports
+// whether evictd has answered.
+func (f *Feed) serve(ctx context.Context, conn net.Conn) (established bool, err error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
-		return err
-	}
 	lines := newLineReader(conn, maxLine)
-	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return err
-	}
-	line, err := lines.next()
+	hello, err := f.greet(conn, lines)
 	if err != nil {
-		return fmt.Errorf("evictd did not answer: %w: is kube.uid in its configuration this process's user ID?", err)
-	}
-	hello, err := decodeHello(line)
-	if err != nil {
-		return err
-	}
-	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return err
+		return false, err
 	}
 	f.Log.Info("connected to evictd", "software", printable(hello.Software))
 	answers := make(chan error, 1)
 	go func() { answers <- f.answers(lines) }()
-	err = f.sendAll(ctx, conn, answers)
+	err = f.sendAll(ctx, conn, hello, answers)
 	conn.Close()
 	if err == nil {
 		err = <-answers
 	}
-	return err
+	return true, err
+}
+
+// greet exchanges hellos.
+func (f *Feed) greet(conn net.Conn, lines *lineReader) (*Hello, error) {
+	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return nil, err
+	}
+	line, err := lines.next()
+	if err != nil {
+		return nil, fmt.Errorf("evictd did not answer: %w: is kube.uid in its configuration this process's user ID?", err)
+	}
+	hello, err := decodeHello(line)
+	if err != nil {
+		return nil, err
+	}
+	return hello, conn.SetReadDeadline(time.Time{})
 }
 
 // answers reads evictd's messages until that fails.
@@ -221,7 +235,10 @@ func (f *Feed) answers(lines *lineReader) error {
 		case err != nil:
 			return err
 		case m.Resend != nil:
-			f.resend()
+			f.ask(func(q *queue) { q.sendList = q.complete })
+			continue
+		case m.Want != nil:
+			f.ask(func(q *queue) { q.want(m.Want.UIDs) })
 			continue
 		case m.Accepted == nil:
 			return errors.New("a message that only evictd-kube sends")
@@ -236,35 +253,30 @@ func (f *Feed) answers(lines *lineReader) error {
 	}
 }
 
-// resend sends the complete list again.
-func (f *Feed) resend() {
+// ask records in the queue what evictd asks for.
+func (f *Feed) ask(record func(*queue)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sendList = f.lines != nil
+	record(&f.queue)
 	f.notify()
 }
 
 // sendAll sends the state and the complete list, and then changes. It returns nil if
 // answers has an error.
-func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) error {
+func (f *Feed) sendAll(ctx context.Context, conn net.Conn, hello *Hello, answers chan error) error {
 	f.mu.Lock()
-	f.sendList, f.sendState = f.lines != nil, true
+	f.queue.begin(hello.Lines, hello.Bytes, time.Now())
+	f.sendState = true
 	f.mu.Unlock()
 	states := time.NewTicker(StateInterval)
 	defer states.Stop()
-	var lists uint64
 	for {
-		batch, err := f.batch(&lists)
+		batch, wait, err := f.next(time.Now())
 		if err != nil {
 			return err
 		}
-		if len(batch) > 0 {
-			if err := write(conn, batch); err != nil {
-				return err
-			}
-		}
-		if !sleep(ctx, sendInterval) {
-			return ctx.Err()
+		if err := write(conn, batch); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -273,6 +285,7 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) e
 			answers <- err
 			return nil
 		case <-f.wake:
+		case <-time.After(wait):
 		case <-states.C:
 			f.mu.Lock()
 			f.sendState = true
@@ -281,11 +294,37 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) e
 	}
 }
 
-// chunk is how many lines have writeTimeout together. evictd throttles what it reads: the
-// largest take 0.2 s each (decodeRate).
-const chunk = 16
+// next returns the lines to write now, and the time until there may be others. It encodes the
+// state when it is written, so that its age is right.
+func (f *Feed) next(now time.Time) (batch [][]byte, wait time.Duration, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sendState {
+		f.sendState = false
+		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure)}
+		if !f.confirmed.IsZero() {
+			s.AgeMilliseconds = now.Sub(f.confirmed).Milliseconds()
+		}
+		if batch, err = f.first(batch, &Message{State: s}, now); err != nil {
+			return nil, 0, err
+		}
+	}
+	lines, wait, err := f.queue.next(now)
+	return append(batch, lines...), wait, err
+}
 
-// write writes lines.
+// first adds a message that goes out in front of all facts, and at once if f.notify follows.
+// It does not wait for the pace, but counts.
+func (f *Feed) first(batch [][]byte, m *Message, now time.Time) ([][]byte, error) {
+	line, err := encode(m)
+	if err != nil {
+		return nil, err
+	}
+	f.queue.pace.take(decodedSize(line), now)
+	return append(batch, line), nil
+}
+
+// write writes lines. evictd throttles what it reads: the largest take 0.2 s each (decodeRate).
 func write(conn net.Conn, batch [][]byte) error {
 	for lines := range slices.Chunk(batch, chunk) {
 		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
@@ -297,41 +336,4 @@ func write(conn net.Conn, batch [][]byte) error {
 		}
 	}
 	return nil
-}
-
-// batch returns the lines that must be sent.
-func (f *Feed) batch(lists *uint64) (batch [][]byte, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	add := func(m *Message) {
-		line, e := encode(m)
-		batch, err = append(batch, line), errors.Join(err, e)
-	}
-	if f.sendList {
-		*lists++
-		add(&Message{List: &ListID{*lists}})
-		for _, uid := range slices.Sorted(maps.Keys(f.lines)) {
-			batch = append(batch, f.lines[uid])
-		}
-		add(&Message{Listed: &ListID{*lists}})
-		f.sendList = false
-		clear(f.dirty)
-	}
-	for uid := range f.dirty {
-		if line, ok := f.lines[uid]; ok {
-			batch = append(batch, line)
-		} else {
-			add(&Message{Gone: &Gone{uid}})
-		}
-	}
-	clear(f.dirty)
-	if f.sendState {
-		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure)}
-		if !f.confirmed.IsZero() {
-			s.AgeMilliseconds = time.Since(f.confirmed).Milliseconds()
-		}
-		add(&Message{State: s})
-		f.sendState = false
-	}
-	return batch, err
 }

@@ -50,7 +50,8 @@ type Server struct {
 	UID      int
 	Software string // evictd's version
 	Facts    *Facts
-	// Changed is called after a change of facts. It must not wait.
+	// Changed is called after a change of the facts about a pod that the runtime lists. It must
+	// not wait.
 	Changed func()
 	Log     *slog.Logger
 
@@ -59,7 +60,7 @@ type Server struct {
 	listedAt       time.Time // when the last complete list ended
 	changedAt      time.Time // when Changed is or was last called
 
-	connected, ended, rejected, refusals, unaccepted logLimiter
+	connected, ended, rejected, refusals, unaccepted, foreign logLimiter
 }
 
 // bucket is a token bucket. The zero bucket is full.
@@ -68,15 +69,28 @@ type bucket struct {
 	at    time.Time // when it was
 }
 
-// take takes n tokens from a bucket of burst tokens, to which rate tokens a second return. It
-// returns how long the caller has to wait.
-func (b *bucket) take(n, burst, rate int, now time.Time) time.Duration {
+// wait returns how long a caller who takes n tokens from a bucket of burst tokens, to which
+// rate tokens a second return, has to wait.
+func (b *bucket) wait(n, burst, rate int, now time.Time) time.Duration {
 	if !b.at.IsZero() {
 		b.spent = max(0, b.spent-now.Sub(b.at).Seconds()*float64(rate))
 	}
-	b.spent, b.at = b.spent+float64(n), now
-	lacking := max(0, b.spent-float64(burst))
+	b.at = now
+	lacking := max(0, b.spent+float64(n)-float64(burst))
 	return time.Duration(lacking / float64(rate) * float64(time.Second))
+}
+
+// take takes n tokens, and returns what wait returns.
+func (b *bucket) take(n, burst, rate int, now time.Time) time.Duration {
+	wait := b.wait(n, burst, rate, now)
+	b.spent += float64(n)
+	return wait
+}
+
+// left returns how many tokens can be taken without waiting.
+func (b *bucket) left(burst, rate int, now time.Time) int {
+	b.wait(0, burst, rate, now)
+	return max(0, int(float64(burst)-b.spent))
 }
 
 // logLimiter bounds the log lines about one kind of event.
@@ -95,6 +109,9 @@ func (l *logLimiter) allow(now time.Time) (skipped int, ok bool) {
 	return skipped, true
 }
 
+// errReplaced ends a session when another one begins.
+var errReplaced = errors.New("another process has connected as evictd-kube")
+
 // Serve accepts sessions until ctx ends, closes l, and returns nil. A new session ends the
 // previous one.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -102,7 +119,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer sessions.Wait()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	var last net.Conn // of the session that may still run
+	endLast := func(error) {} // the session that may still run
 	for first := true; ; first = false {
 		if !first && !sleep(ctx, acceptInterval) {
 			return nil
@@ -131,12 +148,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		if last != nil {
-			last.Close()
-			sessions.Wait() // two sessions must not mix their lists
-		}
-		last = conn
-		sessions.Go(func() { s.serveConn(ctx, conn) })
+		endLast(errReplaced)
+		sessions.Wait() // two sessions must not mix their lists
+		sessionCtx, end := context.WithCancelCause(ctx)
+		endLast = end
+		sessions.Go(func() {
+			defer end(nil)
+			s.serveConn(sessionCtx, conn)
+		})
 	}
 }
 
@@ -174,10 +193,12 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	err := s.serve(ctx, conn, began, &established)
 	level, reason := slog.LevelInfo, "evictd-kube has disconnected"
 	switch {
+	case errors.Is(err, net.ErrClosed) && errors.Is(context.Cause(ctx), errReplaced):
+		level, reason = slog.LevelWarn, errReplaced.Error()
 	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil:
 		reason = "evictd stops"
 	case errors.Is(err, net.ErrClosed):
-		level, reason = slog.LevelWarn, "another process has connected as evictd-kube"
+		level, reason = slog.LevelWarn, "evictd-kube does not read what evictd asks for"
 	case errors.Is(err, io.EOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
 	case err != nil:
 		level, reason = slog.LevelWarn, printable(err.Error())
@@ -210,7 +231,10 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 		return err
 	}
 	// A peer of another version recognizes that by this hello.
-	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: s.Software}}); err != nil {
+	now := time.Now()
+	if err := send(conn, &Message{Hello: &Hello{
+		Version: Version, Software: s.Software, Lines: s.lines.left(lineBurst, lineRate, now), Bytes: s.decoded.left(decodeBurst, decodeRate, now),
+	}}); err != nil {
 		return err
 	}
 	if version != nil {
@@ -222,6 +246,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 		s.Log.Info("evictd-kube has connected", "software", printable(hello.Software), "node", printable(hello.Node), "not_logged", skipped)
 	}
 	t := session{Server: s, conn: conn}
+	defer t.startAsking(ctx)()
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(silenceTimeout)); err != nil {
 			return err
@@ -250,6 +275,8 @@ type session struct {
 	*Server
 	conn net.Conn
 	list *ListID // the list that is being sent; nil for none
+
+	warned bool // of a node without facts
 }
 
 // decodedSize returns as how many bytes a line counts.
@@ -258,11 +285,15 @@ func decodedSize(line []byte) int {
 }
 
 // throttle counts a line, and waits if the peer sends faster than it may. It returns false if
-// ctx ends.
+// ctx, of the session, ends: the line is then not decoded, and does not count.
 func (s *Server) throttle(ctx context.Context, size int) bool {
 	now := time.Now()
 	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
-	return wait == 0 || sleep(ctx, wait)
+	if wait == 0 || sleep(ctx, wait) {
+		return true
+	}
+	s.decoded.spent = max(0, s.decoded.spent-float64(size))
+	return false
 }
 
 // apply applies a message.
@@ -271,6 +302,7 @@ func (t *session) apply(m *Message) error {
 	switch {
 	case m.State != nil:
 		t.Facts.setState(m.State, now)
+		t.checkNode(now)
 		return t.ask(now)
 	case m.List != nil:
 		t.list = m.List
@@ -288,13 +320,13 @@ func (t *session) apply(m *Message) error {
 		}
 		t.list, t.listedAt = nil, now
 		pods, refused := t.Facts.listed(now)
-		if err := send(t.conn, &Message{Accepted: &Accepted{ID: m.Listed.ID, Pods: pods, Refused: refused}}); err != nil {
+		if err := send(t.conn, &Message{Accepted: &Accepted{Pods: pods, Refused: refused}}); err != nil {
 			return err
 		}
 	default:
 		return errors.New("a message that only evictd sends")
 	}
-	if t.list == nil { // else once at its end
+	if t.Facts.takeChanged() {
 		t.change(now)
 	}
 	return nil

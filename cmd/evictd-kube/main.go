@@ -82,18 +82,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)
 	var parts sync.WaitGroup
-	for _, part := range []func() error{
-		func() error { return feed.Run(ctx, *socket) },
-		func() error {
-			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Log: log})
-		},
-	} {
-		parts.Go(func() {
-			if err := part(); err != nil {
-				log.Error("a part has ended", "error", err)
-			}
-		})
-	}
+	parts.Go(func() { feed.Run(ctx, *socket) })
+	parts.Go(func() {
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Log: log})
+	})
 	parts.Wait()
 	log.Info("stopped")
 	return exitOK
