@@ -129,8 +129,8 @@ func (r *Reporter) notify() {
 	}
 }
 
-// Run carries out orders until ctx ends, and returns nil.
-func (r *Reporter) Run(ctx context.Context) error {
+// Run carries out orders until ctx ends.
+func (r *Reporter) Run(ctx context.Context) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	timer := time.NewTimer(0)
@@ -147,7 +147,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		timer.Reset(next.Sub(now))
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-r.wake:
 		case <-timer.C:
 		}

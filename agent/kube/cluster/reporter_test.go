@@ -91,8 +91,8 @@ func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http
 func (o *orders) run(options Options) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	parts.Go(func() { _ = o.Run(ctx) })          // returns nil
-	parts.Go(func() { _ = Watch(ctx, options) }) // returns nil
+	parts.Go(func() { o.Run(ctx) })
+	parts.Go(func() { Watch(ctx, options) })
 	o.t.Cleanup(func() {
 		cancel()
 		parts.Wait()
