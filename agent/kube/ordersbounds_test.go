@@ -100,6 +100,18 @@ func TestAnswersAreBounded(t *testing.T) {
 		if n := strings.Count(u.log.String(), "\n"); n != 2 {
 			t.Errorf("log:\n%s\nwant the first delay and the first final answer", u.log.String())
 		}
+		waits := u.begin(t, eviction("v", ""))
+		u.Ended("v")
+		u.sent()
+		for range 10 {
+			time.Sleep(logInterval)
+			u.report(&Report{ID: waits, Answer: AnswerDelayed}, time.Now())
+		}
+		if n := strings.Count(u.log.String(), "\n"); n != 3 {
+			t.Errorf("log:\n%s\nwant one delay of the second order", u.log.String())
+		}
+		u.Refused("v", "")
+		u.wantSent(t, "Refused", "withdraw")
 		s := u.Status()
 		if s.Unknown != 10000 || s.Answers[AnswerReported] != 1 || s.Answers[AnswerForbidden] != 0 || len(s.Pending) != 1 || s.Forbidden != 0 || len(u.lifts) != 0 {
 			t.Errorf("status %+v, lifted %q", s, u.lifts)

@@ -1,12 +1,10 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -246,6 +244,37 @@ func TestStoppedPeer(t *testing.T) {
 	})
 }
 
+// A peer that is stopped on a real socket, whose buffer its orders fill, does not keep the next
+// evictd-kube from getting them at once.
+func TestStoppedPeerIsReplaced(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	e, orders := serveOrders(t, socket)
+	stopped, r := raw(t, socket, hello)
+	if _, err := r.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "session", func() bool { return e.Facts.Status(time.Now()).Connected })
+	began := time.Now()
+	for i := range MaxOrders {
+		large := eviction(fmt.Sprintf("u%d", i), ExclusiveJob)
+		large.Message = strings.Repeat("x", maxMessage)
+		if _, err := orders.Begin(large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprint(stopped, `{"state":{"connected":true,"ageMilliseconds":9,"error":"read"}}`+"\n")
+	until(t, "state of the stopped peer", func() bool { return e.Facts.Status(time.Now()).Error == "read" })
+	_, r = raw(t, socket, hello)
+	for i := range 1 + MaxOrders {
+		if line, err := r.ReadString('\n'); err != nil || strings.Contains(line, "order") != (i > 0) {
+			t.Fatalf("line %d is %.100q, %v; want a hello and the orders", i, line, err)
+		}
+	}
+	if took := time.Since(began); took > writeTimeout/2 {
+		t.Errorf("the next evictd-kube had all orders after %v; want it not to wait for the timeout of the stopped one", took)
+	}
+}
+
 // What waits for a peer is bounded: an order waits once.
 func TestOutbox(t *testing.T) {
 	b := newOutbox()
@@ -294,90 +323,4 @@ func TestOrdersWaitForTheVersion(t *testing.T) {
 	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `{"order":{"id":"`) {
 		t.Errorf("line %q, %v; want the order", line, err)
 	}
-}
-
-// evictd-kube refuses orders that no evictd sends, and more than evictd may have.
-func TestFeedRefusesOrders(t *testing.T) {
-	good := Order{ID: "i", UID: "u", Namespace: "n", Name: "p", Stage: StageEnded, Reason: "Evicted"}
-	many := func(n int) (lines bytes.Buffer) {
-		for i := range n {
-			o := good
-			o.ID = fmt.Sprint(i)
-			lines.WriteString(mustEncode(t, &o))
-		}
-		return lines
-	}
-	for name, tt := range map[string]struct {
-		lines bytes.Buffer
-		want  error
-	}{
-		"as many as there may be": {many(MaxOrders), io.EOF},
-		"one more":                {many(MaxOrders + 1), nil},
-		"stage":                   {*bytes.NewBufferString(strings.Replace(mustEncode(t, &good), "ended", "later", 1)), nil},
-		"ID":                      {*bytes.NewBufferString(strings.Replace(mustEncode(t, &good), `"i"`, `"a b"`, 1)), nil},
-		"report":                  {*bytes.NewBufferString(`{"report":{"id":"i","answer":"gone"}}` + "\n"), nil},
-	} {
-		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
-		f.Orders = &recorder{feed: f, orders: map[string]Order{}}
-		f.resetOrders()
-		err := f.answers(newLineReader(&tt.lines, maxLine))
-		if ended := err.Error() == "evictd has closed the connection"; ended != (tt.want == io.EOF) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if len(f.reports) > MaxOrders {
-			t.Errorf("%s: %d reports wait; want at most %d", name, len(f.reports), MaxOrders)
-		}
-	}
-}
-
-// BenchmarkOrder measures the times from Ended to the call of the handler in evictd-kube, and to
-// its answer in evictd, if the handler answers at once.
-func BenchmarkOrder(b *testing.B) {
-	socket := filepath.Join(b.TempDir(), "kube.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		b.Fatal(err)
-	}
-	orders := NewOrders(OrdersOptions{Save: func() {}, Lift: func(string, string) {}, Log: slog.New(slog.DiscardHandler)})
-	s := &Server{Facts: NewFacts(), Orders: orders, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
-	conns := make(chan net.Conn, 1)
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			close(conns)
-			return
-		}
-		conns <- conn
-		s.serveConn(b.Context(), conn)
-	}()
-	go orders.Run(b.Context())
-	r, _ := handled(b, socket, func(f *Feed, socket string) func() {
-		f.Orders.(*recorder).notify = make(chan struct{}, 10)
-		go func() { _ = f.Run(b.Context(), socket) }()
-		return nil
-	})
-	<-conns
-	var ordered, answered []time.Duration
-	for i := 0; b.Loop(); i++ {
-		uid := fmt.Sprintf("u%d", i)
-		if _, err := orders.Begin(eviction(uid, ExclusiveJob)); err != nil {
-			b.Fatal(err)
-		}
-		<-r.notify
-		time.Sleep(time.Millisecond) // idle, as between two evictions
-		began := time.Now()
-		orders.Ended(uid)
-		<-r.notify
-		ordered = append(ordered, time.Since(began))
-		<-orders.answered
-		answered = append(answered, time.Since(began))
-		orders.CgroupGone(uid)
-		<-orders.answered
-	}
-	for name, times := range map[string][]time.Duration{"order": ordered, "answer": answered} {
-		slices.Sort(times)
-		b.ReportMetric(float64(times[len(times)/2].Microseconds()), "µs-"+name+"-median")
-		b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "µs-"+name+"-p99")
-	}
-	l.Close()
 }
