@@ -288,13 +288,14 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	defer r.mu.Unlock()
 	now := time.Now()
 	interval := checkInterval
-	if missing == "" {
+	switch {
+	case missing == "":
 		r.missingSince = time.Time{}
-	} else {
-		interval = missingInterval
-		if r.missingSince.IsZero() {
-			r.missingSince = now
-		}
+	case r.missingSince.IsZero():
+		r.missingSince = now
+		fallthrough
+	default: // doubles the time without it
+		interval = min(max(missingInterval, now.Sub(r.missingSince)), checkInterval)
 	}
 	r.checkAfter = now.Add(interval + rand.N(interval/10))
 	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {
