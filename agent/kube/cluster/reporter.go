@@ -16,8 +16,8 @@ const (
 	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
 	// them that create events.
 	maxInFlight, maxEventsInFlight = 10, 2
-	// checkInterval is the time between two checks of the rights, and missingInterval that while
-	// one is missing, or after a request was forbidden.
+	// checkInterval is the time between two checks of the rights, and missingInterval the first
+	// one while a right is missing.
 	checkInterval, missingInterval = 5 * time.Minute, 30 * time.Second
 	// recoveryDelay bounds the time until requests are repeated that had no answer, after the
 	// API server has answered another one.
