@@ -88,7 +88,7 @@
 // An order ends, and is withdrawn, when
 //
 //   - the pod's cgroup is gone and the answer is final, in whichever order: this is the success;
-//   - no process was signalled (Refused);
+//   - the pod was not evicted, for example because no process could be signalled (Refused);
 //   - the answer is forbidden: the fence is lifted, and the pod is not evicted again while
 //     evictd runs (Forbidden);
 //   - FenceTimeout has passed since its begin and its grace period, and since the first final

@@ -225,8 +225,8 @@ func (o *Orders) Ended(uid string) {
 	}
 }
 
-// Refused withdraws an order because no process of the pod was signalled, or because the order
-// is void: the pod runs again. It does not call Lift: the caller lifts the fence if it has set one.
+// Refused withdraws an order because the pod was not evicted: no process was signalled, or the
+// caller gave up. It does not call Lift: the caller lifts the fence if it has set one.
 func (o *Orders) Refused(uid, why string) {
 	o.mu.Lock()
 	defer o.unlock()
@@ -235,7 +235,7 @@ func (o *Orders) Refused(uid, why string) {
 		return
 	}
 	o.finish(p)
-	o.log(slog.LevelWarn, "eviction is not reported to the API server", "pod", p.Order.key(), "reason", why)
+	o.log(slog.LevelWarn, "eviction is not reported to the API server, its order is withdrawn", "pod", p.Order.key(), "reason", why)
 }
 
 // CgroupGone records that the pod's cgroup was removed, so that no process of the pod is left
