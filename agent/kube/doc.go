@@ -79,11 +79,11 @@
 // pod itself and waits for nothing of this. The order says how far evictd is ([Stage]), and
 // evictd-kube decides what to write at that stage. [Orders] has the orders and their timers:
 //
-//	            Begin with a grace period ─▶ stopping ──Begin without one──┐
-//	            Begin without one ─────────────────────────────────────▶ killed
-//	killed ──10 s, pod must not run twice──▶ waiting
-//	killed ──300 ms, pod may run twice─────▶ ended
-//	any ─────Ended, CgroupGone─────────────▶ ended
+//	Begin with a grace period        ─▶ stopping
+//	Begin without one                ─▶ killed, at first or after stopping
+//	killed, 10 s, must not run twice ─▶ waiting
+//	killed, 300 ms, may run twice    ─▶ ended
+//	any, Ended or CgroupGone         ─▶ ended
 //
 // An order ends, and is withdrawn, when
 //
