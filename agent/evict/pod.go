@@ -46,7 +46,10 @@ type Pod struct {
 	QoS QoS
 	// Resources are the pod-level resources.
 	Resources Resources
-	Overhead  Amounts
+	// SummedRequests is set if Resources.Requests are the requests of the whole pod, overhead
+	// and ephemeral storage included, and those of its containers are not known.
+	SummedRequests bool
+	Overhead       Amounts
 
 	Containers          []Container
 	InitContainers      []Container

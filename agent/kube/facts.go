@@ -154,8 +154,16 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 func (f *Facts) put(p *Pod, now time.Time) (why string) {
 	spec, err := p.parse()
 	if err == nil && f.scarce(p) {
-		p, spec, err = p.smallest()
+		var small *Pod
+		if small, spec, err = p.smallest(); err == nil {
+			p = small
+		}
 	}
+	return f.store(p, spec, err, now)
+}
+
+// store is put for facts that were parsed, with the error of that.
+func (f *Facts) store(p *Pod, spec *evict.Pod, err error, now time.Time) (why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {

@@ -57,9 +57,9 @@ func TestListenAndServe(t *testing.T) {
 			defer close(done)
 			s.ListenAndServe(ctx, listen)
 		}()
-		for i := int32(1); i <= failures; i++ {
+		for i := 1; i <= failures; i++ {
 			synctest.Wait()
-			if got := facts.Status(time.Now()); attempts.Load() != i || got.Pods != 1 || !strings.Contains(got.Error, syscall.EPERM.Error()) {
+			if got := facts.Status(time.Now()); attempts.Load() != int32(i) || got.Pods != 1 || !strings.Contains(got.Error, syscall.EPERM.Error()) {
 				t.Errorf("after %d attempts: %+v; want %d attempts, one pod and the error", attempts.Load(), got, i)
 			}
 			time.Sleep(listenRetry)

@@ -74,9 +74,12 @@ func (f *Facts) Restore(content []byte, now time.Time) error {
 		return fmt.Errorf("saved facts have format %d, not %d", s.Format, savedFormat)
 	}
 	for _, p := range s.Pods {
-		if p != nil {
-			f.put(p, now)
+		if p == nil {
+			continue
 		}
+		// Facts that were stored in full fit again: their order must not reduce them.
+		spec, err := p.parse()
+		f.store(p, spec, err, now)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -55,7 +55,7 @@ func (d *deduction) fill(p *pod) {
 		d.resources(p, running)
 	} else {
 		p.explanation.QoSOrigin, p.explanation.RequestOrigin = "the pod's specification", "the pod's specification"
-		p.declared = true
+		p.declared = !d.spec.SummedRequests // the kubelet computes a container's score from its own request
 	}
 	d.annotations(p)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri/critest"
@@ -112,6 +114,27 @@ func TestSpecificationAndAnnotations(t *testing.T) {
 		if !tt.critical && *got.Priority != -1 {
 			t.Errorf("%s=%s in namespace %s: priority = %d; want that of the specification", tt.key, tt.value, tt.namespace, *got.Priority)
 		}
+	}
+}
+
+// The score of a container is not computed from the requests of the whole pod.
+func TestSummedRequests(t *testing.T) {
+	n := newNode(t, true)
+	n.addPod(critest.Pod{
+		Name: "web", UID: "u1", Namespace: "default", Annotations: map[string]string{evict.ConfigSourceAnnotation: "api"}, CgroupParent: "/kubepods/burstable/podu1",
+		Containers: []critest.Container{{Name: "main", PID: 100, OOMScoreAdj: 500}},
+	})
+	amount := resource.MustParse("1Mi")
+	specs := &recordingSpecs{answer: &evict.Pod{
+		Priority: new(int32(0)), QoS: evict.Burstable, SummedRequests: true, Resources: evict.Resources{Requests: evict.Amounts{Memory: &amount}},
+	}}
+	snapshot := n.synced(func(o *Options) { o.Specifications = specs }).Measure(time.Now())
+	pod, c := &snapshot.Pods[0], snapshot.Handles["u1"].Containers[0]
+	if got := pod.Request(signal.Memory); got != 1<<20 || len(pod.Containers) != 1 {
+		t.Errorf("request %d, %d containers; want 1Mi and the running container", got, len(pod.Containers))
+	}
+	if c.OOMScoreAdj == nil || *c.OOMScoreAdj != 500 || c.OOMScoreFrom != "the runtime" {
+		t.Errorf("oom_score_adj by %q; want 500, the runtime's", c.OOMScoreFrom)
 	}
 }
 

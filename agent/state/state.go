@@ -158,6 +158,13 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	})
 }
 
+// noteMissed records a file that does not exist, if it may appear with the directory.
+func (s *Store) noteMissed(name string) {
+	if s.lock == nil {
+		s.missed = append(s.missed, name)
+	}
+}
+
 // prepare retries what failed earlier: it opens and locks the directory where Open
 // could not, and moves aside a file that Load could not move, or never saw.
 func (s *Store) prepare() error {
@@ -170,12 +177,12 @@ func (s *Store) prepare() error {
 		}
 		s.lock = opened.lock
 	}
-	if s.loadMissed {
-		path := filepath.Join(s.dir, fileName)
+	for len(s.missed) > 0 {
+		path := filepath.Join(s.dir, s.missed[0])
 		if err := os.Rename(path, path+missedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("move aside a state file that appeared after the start: %w", err)
 		}
-		s.loadMissed = false
+		s.missed = s.missed[1:]
 	}
 	if s.brokenPath != "" {
 		if err := os.Rename(s.brokenPath, s.brokenPath+corruptSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -249,7 +256,7 @@ func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.loadMissed = s.lock == nil
+		s.noteMissed(fileName)
 		return Saved{}, "", nil
 	}
 	if err != nil {

@@ -239,7 +239,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	now := time.Now()
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
-		At: v.Time, Signal: s, Exempt: exempt,
+		At: v.Time, Signal: s, Exempt: b.explainFacts(v, exempt),
 		Observation: signals(v, now)[s],
 	}
 	for i, r := range ranked {

@@ -2,9 +2,11 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
@@ -190,4 +192,37 @@ func factsOf(facts *kube.Facts, uid string, now time.Time) *control.Facts {
 		f.Note = "labels, tolerations, volumes or single containers are left out: they are not valid, or there is no room for them"
 	}
 	return f
+}
+
+// explainFacts adds to the details of exempt pods why their facts are not used: a pod without
+// facts has an unknown priority, which may be why it is exempt.
+func (b *Backend) explainFacts(v *loop.View, exempt []evict.Exempt) []evict.Exempt {
+	if b.o.Facts == nil {
+		return exempt
+	}
+	pods := make(map[string]*evict.Pod, len(v.Snapshot.Pods))
+	for i := range v.Snapshot.Pods {
+		pods[v.Snapshot.Pods[i].UID] = &v.Snapshot.Pods[i]
+	}
+	for i := range exempt {
+		x := &exempt[i]
+		if pod := pods[x.UID]; pod == nil || !pod.Kubelet || pod.Static {
+			continue
+		}
+		if why := unusedFacts(b.o.Facts, x.UID); why != "" {
+			x.Detail = strings.TrimPrefix(x.Detail+"; "+why, "; ")
+		}
+	}
+	return exempt
+}
+
+// unusedFacts returns why a pod has no facts that evictd uses; "" if it has.
+func unusedFacts(facts *kube.Facts, uid string) string {
+	switch about, ok := facts.Describe(uid); {
+	case !ok:
+		return "no facts of the API server"
+	case about.Refused != "":
+		return "facts of the API server are refused: " + about.Refused
+	}
+	return ""
 }

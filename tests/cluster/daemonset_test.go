@@ -1,22 +1,44 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/evictd/evictd/agent/config"
 )
 
-// daemonSet is the part of a DaemonSet that says what its containers may use.
+// daemonSet is the part of a DaemonSet that says where it runs and what its containers may use.
 type daemonSet struct {
-	Spec struct {
+	Metadata struct{ Name string }
+	Spec     struct {
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
 		Template struct {
 			Spec struct {
-				Containers []daemonSetContainer
-				Volumes    []struct {
+				Containers   []daemonSetContainer
+				NodeSelector map[string]string `yaml:"nodeSelector"`
+				Affinity     struct {
+					NodeAffinity struct {
+						Required struct {
+							NodeSelectorTerms []struct {
+								MatchExpressions []struct {
+									Key, Operator string
+									Values        []string
+								} `yaml:"matchExpressions"`
+							} `yaml:"nodeSelectorTerms"`
+						} `yaml:"requiredDuringSchedulingIgnoredDuringExecution"`
+					} `yaml:"nodeAffinity"`
+				}
+				Volumes []struct {
 					Name     string
 					HostPath struct{ Path string } `yaml:"hostPath"`
 				}
@@ -41,6 +63,22 @@ type daemonSetContainer struct {
 	} `yaml:"volumeMounts"`
 }
 
+// baseUses is what the containers of the base have of the node.
+var baseUses = map[string][]string{
+	"evictd": {
+		"BPF", "PERFMON", "IPC_LOCK", "SYS_NICE",
+		"config  read-only",
+		"kubelet /var/lib/kubelet read-only HostToContainer",
+		"containerd /var/lib/containerd read-only HostToContainer",
+		"logs /var/log/pods recursively read-only",
+		"runtime /run/containerd recursively read-only",
+		"cgroup /sys/fs/cgroup recursively read-only",
+		"run /run/evictd writable",
+		"state /var/lib/evictd writable",
+	},
+	"evictd-kube": {"run /run/evictd read-only", "token  read-only"},
+}
+
 // TestDaemonSet: in the base, which is dry run, evictd has single directories of the node,
 // of which it can write only its own, and can't kill. evictd-kube has the socket and the
 // token.
@@ -49,8 +87,69 @@ func TestDaemonSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if diff := cmp.Diff(baseUses, uses(t, string(content))); diff != "" {
+		t.Errorf("what the containers have (-want +got):\n%s", diff)
+	}
+}
+
+// TestOverlays: evictd accepts the configuration of each overlay. Where it evicts, it has two
+// things more than in the base: it can kill, and it can write the cgroups. The policy comes
+// before the rights.
+func TestOverlays(t *testing.T) {
+	enforces := map[string][]string{"evictd-kube": baseUses["evictd-kube"], "evictd": slices.Clone(baseUses["evictd"])}
+	enforces["evictd"] = slices.DeleteFunc(enforces["evictd"], func(s string) bool { return strings.HasPrefix(s, "cgroup ") })
+	enforces["evictd"] = append(enforces["evictd"], "KILL", "cgroup /sys/fs/cgroup writable")
+	for overlay, want := range map[string]map[string]map[string][]string{
+		"dry-run": {"evictd": baseUses},
+		"enforce": {"evictd": enforces},
+		"mixed":   {"evictd": enforces, "evictd-dry-run": baseUses},
+	} {
+		got, dryRun := map[string]map[string][]string{}, map[string]bool{}
+		var kinds []string
+		for _, doc := range renderOverlay(t, overlay) {
+			var o struct {
+				Kind     string
+				Metadata struct{ Name string }
+				Data     map[string]string
+			}
+			if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, o.Kind)
+			switch o.Kind {
+			case "DaemonSet":
+				got[o.Metadata.Name] = uses(t, doc)
+			case "ConfigMap":
+				file := filepath.Join(t.TempDir(), "config.yaml")
+				if err := os.WriteFile(file, []byte(o.Data["config.yaml"]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				c, err := config.Load(config.Options{Path: file, PathGiven: true})
+				if err != nil {
+					t.Fatalf("%s: configuration %s: %v", overlay, o.Metadata.Name, err)
+				}
+				dryRun[o.Metadata.Name] = c.DryRun
+			}
+		}
+		if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+			t.Errorf("%s: what the containers have (-want +got):\n%s", overlay, diff)
+		}
+		if i := slices.Index(kinds, "ValidatingAdmissionPolicyBinding"); i > slices.Index(kinds, "ClusterRole") || i < 0 && overlay != "dry-run" {
+			t.Errorf("%s: order %v; want the policy before the rights that it restricts", overlay, kinds)
+		}
+		for name, uses := range want {
+			if dry, ok := dryRun[name]; !ok || dry == slices.Contains(uses["evictd"], "KILL") {
+				t.Errorf("%s: dry run of %s = %t, configured %t", overlay, name, dry, ok)
+			}
+		}
+	}
+}
+
+// uses returns what each container of a DaemonSet has of the node: capabilities and mounts.
+func uses(t *testing.T, manifest string) map[string][]string {
+	t.Helper()
 	var d daemonSet
-	if err := yaml.Unmarshal(content, &d); err != nil {
+	if err := yaml.Unmarshal([]byte(manifest), &d); err != nil {
 		t.Fatal(err)
 	}
 	paths := map[string]string{}
@@ -78,25 +177,38 @@ func TestDaemonSet(t *testing.T) {
 			list = append(list, m.Name+" "+paths[m.Name]+mode+strings.TrimRight(" "+m.MountPropagation, " "))
 		}
 		got[c.Name] = list
+		if c.Name == "evictd-kube" && s.RunAsUser != kubeUID {
+			t.Errorf("evictd-kube runs as user %d; want %d", s.RunAsUser, kubeUID)
+		}
 	}
-	want := map[string][]string{
-		"evictd": {
-			"BPF", "PERFMON", "IPC_LOCK", "SYS_NICE",
-			"config  read-only",
-			"kubelet /var/lib/kubelet read-only HostToContainer",
-			"containerd /var/lib/containerd read-only HostToContainer",
-			"logs /var/log/pods recursively read-only",
-			"runtime /run/containerd recursively read-only",
-			"cgroup /sys/fs/cgroup recursively read-only",
-			"run /run/evictd writable",
-			"state /var/lib/evictd writable",
-		},
-		"evictd-kube": {"run /run/evictd read-only", "token  read-only"},
+	return got
+}
+
+// TestMixed: the overlay has a DaemonSet for the nodes with the label, and one for the nodes
+// without it, whose selectors do not overlap.
+func TestMixed(t *testing.T) {
+	const label = "evictd.io/enforce"
+	got := map[string]string{}
+	for _, doc := range renderOverlay(t, "mixed") {
+		var d daemonSet
+		if !strings.Contains(doc, "kind: DaemonSet\n") {
+			continue
+		}
+		if err := yaml.Unmarshal([]byte(doc), &d); err != nil {
+			t.Fatal(err)
+		}
+		spec := &d.Spec.Template.Spec
+		nodes := fmt.Sprint(spec.NodeSelector[label])
+		for _, term := range spec.Affinity.NodeAffinity.Required.NodeSelectorTerms {
+			nodes += fmt.Sprint(term.MatchExpressions)
+		}
+		got[d.Metadata.Name+" "+fmt.Sprint(d.Spec.Selector.MatchLabels)] = nodes
+	}
+	want := map[string]string{
+		"evictd map[app.kubernetes.io/name:evictd]":                 "true",
+		"evictd-dry-run map[app.kubernetes.io/name:evictd-dry-run]": "[{" + label + " NotIn [true]}]",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what the containers have (-want +got):\n%s", diff)
-	}
-	if kube := d.Spec.Template.Spec.Containers[1].SecurityContext.RunAsUser; kube != kubeUID {
-		t.Errorf("evictd-kube runs as user %d; want %d", kube, kubeUID)
+		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 }

@@ -1,16 +1,20 @@
 #!/bin/sh
-# Puts etcd and a kube-apiserver into a cache directory, for the tests of this directory.
+# Puts etcd and the programs of Kubernetes into a cache directory, for the tests of this directory.
 #
 #   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
 #
-# It installs nothing. It unpacks etcd from Debian's package etcd-server (apt verifies the signature), and builds the
-# API server from the Go module k8s.io/kubernetes (apiserver/go.sum has the checksums of all modules), which takes 2
-# minutes on two idle cores. The environment variable GO may name another go command. It keeps what is already there.
-# Exit status 0 means that CACHE/cluster/etcd and CACHE/cluster/kube-apiserver-VERSION can run here.
+# It installs nothing. It unpacks etcd from Debian's package etcd-server (apt verifies the signature), and builds
+# kube-apiserver, kube-controller-manager, kube-scheduler and the kubelet from the Go module k8s.io/kubernetes, and
+# kustomize in the version that kubectl contains (kubernetes/go.sum has the checksums of all modules), which takes five
+# minutes on two cores. The environment variable GO may name another go command. It keeps what is already there. Exit
+# status 0 means that CACHE/cluster/etcd and the programs CACHE/cluster/NAME-VERSION can run here.
+#
+# The kubelet is called node-agent-VERSION: an evictd that runs on the machine takes a process whose executable is
+# called kubelet for that of its own node.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-version=$(sed -n 's/^require k8s.io\/kubernetes v//p' "$here/apiserver/go.mod")
+version=$(sed -n 's/^require k8s.io\/kubernetes v//p' "$here/kubernetes/go.mod")
 cache=${1:-${XDG_CACHE_HOME:-${HOME:?is not set, and no cache directory was given}/.cache}/evictd}/cluster
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/fetch.XXXXXX")
@@ -45,13 +49,28 @@ if [ ! -x "$cache/etcd" ]; then
 	mv "$work/root/usr/bin/etcd" "$cache/etcd"
 fi
 
-server=$cache/kube-apiserver-$version
-if [ ! -x "$server" ]; then
-	# With -mod=readonly a module without a checksum in go.sum is an error, whatever else the environment says.
-	(cd "$here/apiserver" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off "${GO:-go}" build -trimpath \
-		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" -o "$work/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver)
-	mv "$work/kube-apiserver" "$server"
+# The package of each program, its name as it is built, its name in the cache, and what makes it print its version.
+programs="k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver kube-apiserver --version
+k8s.io/kubernetes/cmd/kube-controller-manager kube-controller-manager kube-controller-manager --version
+k8s.io/kubernetes/cmd/kube-scheduler kube-scheduler kube-scheduler --version
+k8s.io/kubernetes/cmd/kubelet kubelet node-agent --version
+sigs.k8s.io/kustomize/kustomize/v5 kustomize kustomize version"
+
+# One build, in which they share the packages, for all that are missing.
+packages=$(echo "$programs" | while read -r package _ name _; do
+	[ -x "$cache/$name-$version" ] || echo "$package"
+done)
+if [ -n "$packages" ]; then
+	mkdir "$work/bin"
+	# With -mod=readonly a module without a checksum in go.sum is an error, whatever else the environment says. The
+	# list of packages is split into words.
+	# shellcheck disable=SC2086
+	(cd "$here/kubernetes" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off "${GO:-go}" build -trimpath \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" -o "$work/bin/" $packages)
 fi
+echo "$programs" | while read -r _ built name print; do
+	[ ! -e "$work/bin/$built" ] || mv "$work/bin/$built" "$cache/$name-$version"
+	"$cache/$name-$version" "$print" >/dev/null
+done
 "$cache/etcd" --version >/dev/null
-"$server" --version >/dev/null
-echo "etcd and kube-apiserver $version are in $cache"
+echo "etcd and Kubernetes $version are in $cache"

@@ -2,83 +2,75 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
-// TestManifests: the API server accepts each object of deploy/kubernetes, which has no
-// unknown field, the kustomization has all files, and the account may do what
-// evictd-kube does and nothing else.
+// TestManifests: the API server accepts each overlay of deploy/kubernetes as kustomize
+// renders it, without a warning about a field, also in place of another overlay. The account
+// has the rights of the overlay and no others.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const base = "../../deploy/kubernetes/base"
-	kustomization, err := os.ReadFile(filepath.Join(base, "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	paths, err := filepath.Glob(filepath.Join(base, "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var files []string
-	for _, path := range paths {
-		if name := filepath.Base(path); name != "kustomization.yaml" {
-			files = append(files, name)
-			if !strings.Contains(string(kustomization), "  - "+name+"\n") {
-				t.Errorf("kustomization.yaml does not have %s", name)
-			}
-		}
-	}
-	r.apply("namespace.yaml", "rbac.yaml")
-	for _, file := range slices.DeleteFunc(files, func(f string) bool { return f == "namespace.yaml" || f == "rbac.yaml" }) {
-		content, err := os.ReadFile(filepath.Join(base, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, doc := range documents(content) {
-			path, err := resource(doc)
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if _, err := r.request(http.MethodPost, path+"?dryRun=All&fieldValidation=Strict", "application/yaml", doc); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
-		}
-	}
-
 	r.must("POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`)
-	token := r.token(time.Hour)
-	if diff := cmp.Diff([]string{"/nodes: get", "/pods: list,watch"}, r.rights(token)); diff != "" {
-		t.Errorf("rights of the account (-want +got):\n%s", diff)
-	}
-	const patch = `{"metadata":{"annotations":{"a":"b"}}}`
-	for _, tt := range []struct {
-		method, path, body string
-		want               int
-	}{
-		{"GET", "/api/v1/nodes/n1", "", 200},
-		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "", 200},
-		{"GET", "/api/v1/pods?watch=true&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dn1", "", 200},
-		{"GET", "/api/v1/nodes", "", 403},
-		{"PATCH", "/api/v1/nodes/n1", patch, 403},
-		{"PATCH", "/api/v1/nodes/n1/status", patch, 403},
-		{"DELETE", "/api/v1/namespaces/default/pods/a", "", 403},
-		{"PATCH", "/api/v1/namespaces/default/pods/a/status", patch, 403},
-		{"POST", "/api/v1/namespaces/default/pods", "{}", 403},
-		{"GET", "/api/v1/secrets", "", 403},
-		{"GET", "/api/v1/nodes/n1/proxy/configz", "", 403},
-	} {
-		if got, _ := r.as(token, tt.method, tt.path, tt.body); got != tt.want {
-			t.Errorf("%s %s = %d; want %d", tt.method, tt.path, got, tt.want)
+	r.must("POST", "/api/v1/namespaces/default/pods", policyPod("a", "n1", ""))
+
+	reads := []string{"/nodes: get", "/pods: list,watch"}
+	writes := []string{"/nodes: get", "/pods/status: patch", "/pods: list,watch,get,delete", "events.k8s.io/events: create"}
+	const event = `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"a.1","namespace":"default"},
+		"regarding":{"kind":"Pod","namespace":"default","name":"a"},"reason":"Evicted","type":"Warning","action":"Evict",
+		"reportingController":"evictd.io/evictd","reportingInstance":"n1","eventTime":"2026-01-01T00:00:00.000000Z"}`
+	const remove = `{"dryRun":["All"],"gracePeriodSeconds":1,"preconditions":{"uid":"%s"}}`
+	uid := decode[named](t, r.must("GET", "/api/v1/namespaces/default/pods/a", "")).Metadata.UID
+	for _, step := range []struct {
+		overlay string
+		rights  []string
+	}{{"dry-run", reads}, {"enforce", writes}, {"mixed", writes}, {"dry-run", reads}} {
+		for _, doc := range renderOverlay(t, step.overlay) {
+			r.applyObject(doc)
+		}
+		enforces := len(step.rights) > 2
+		r.agent("agent-n1", "n1")
+		token := r.tokenOfPod("agent-n1")
+		r.until("the rights of "+step.overlay, func() bool { return slices.Equal(step.rights, r.rights(token)) })
+		for _, tt := range []struct {
+			method, path, body string
+			want               int
+			onlyIfEnforced     bool
+		}{
+			{"GET", "/api/v1/nodes/n1", "", 200, false},
+			{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "", 200, false},
+			{"GET", "/api/v1/pods?watch=true&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dn1", "", 200, false},
+			{"GET", "/api/v1/namespaces/default/pods/a", "", 200, true},
+			{"PATCH", "/api/v1/namespaces/default/pods/a/status?dryRun=All", reportPatch(uid, "Evicted"), 200, true},
+			{"DELETE", "/api/v1/namespaces/default/pods/a", fmt.Sprintf(remove, uid), 200, true},
+			{"POST", "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All", event, 201, true},
+
+			{"GET", "/api/v1/nodes", "", 403, false},
+			{"PATCH", "/api/v1/nodes/n1", `{"metadata":{"labels":{"a":"b"}}}`, 403, false},
+			{"PATCH", "/api/v1/nodes/n1/status", `{"metadata":{"labels":{"a":"b"}}}`, 403, false},
+			{"GET", "/api/v1/nodes/n1/proxy/configz", "", 403, false},
+			{"GET", "/api/v1/namespaces/default/pods/a/status", "", 403, false},
+			{"PATCH", "/api/v1/namespaces/default/pods/a", `{"metadata":{"labels":{"a":"b"}}}`, 403, false},
+			{"PUT", "/api/v1/namespaces/default/pods/a/status", "{}", 403, false},
+			{"DELETE", "/api/v1/namespaces/default/pods", "", 403, false},
+			{"POST", "/api/v1/namespaces/default/pods", "{}", 403, false},
+			{"POST", "/api/v1/namespaces/default/pods/a/eviction", "{}", 403, false},
+			{"POST", "/api/v1/namespaces/default/events", "{}", 403, false},
+			{"PATCH", "/apis/events.k8s.io/v1/namespaces/default/events/a.1", `{"series":{"count":2}}`, 403, false},
+			{"GET", "/api/v1/secrets", "", 403, false},
+		} {
+			want := tt.want
+			if tt.onlyIfEnforced && !enforces {
+				want = 403
+			}
+			if got, answer := r.as(token, tt.method, tt.path, tt.body); got != want {
+				t.Errorf("%s: %s %s = %d %.300s; want %d", step.overlay, tt.method, tt.path, got, answer, want)
+			}
 		}
 	}
 }
@@ -86,22 +78,31 @@ func TestManifests(t *testing.T) {
 // as makes a request with a token, and returns the status code and the body.
 func (r *rig) as(token, method, path, body string) (int, []byte) {
 	r.t.Helper()
+	code, _, answer := r.do(token, method, path, map[string]string{
+		"PATCH": "application/strategic-merge-patch+json", "POST": "application/json", "PUT": "application/json", "DELETE": "application/json",
+	}[method], body)
+	return code, answer
+}
+
+// do makes a request, and returns the status code, the header and the body.
+func (r *rig) do(token, method, path, contentType, body string) (int, http.Header, []byte) {
+	r.t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, "https://"+r.address+path, strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Content-Type", map[string]string{"PATCH": "application/merge-patch+json", "POST": "application/json"}[method])
+	req.Header.Set("Content-Type", contentType)
 	resp, err := r.client.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return resp.StatusCode, answer
+	return resp.StatusCode, resp.Header, answer
 }
 
 // rights returns what an account may do with resources, sorted: all that the API server

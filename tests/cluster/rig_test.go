@@ -27,9 +27,40 @@ import (
 
 const (
 	adminToken = "admin-token"
+	nodeToken  = "node-token" // of the kubelet of node n1
 	issuer     = "https://kubernetes.default.svc"
-	apiVersion = "1.36.3" // that of apiserver/go.mod
+	apiVersion = "1.36.3" // that of kubernetes/go.mod
 )
+
+// The programs of Kubernetes, and kustomize. The kubelet has another name so that an evictd that runs on
+// this machine does not take it for the kubelet of its node.
+const (
+	apiServer         = "kube-apiserver-" + apiVersion
+	controllerManager = "kube-controller-manager-" + apiVersion
+	scheduler         = "kube-scheduler-" + apiVersion
+	kubelet           = "node-agent-" + apiVersion
+	kustomize         = "kustomize-" + apiVersion // the one that kubectl of this version contains
+)
+
+// findPrograms returns the directory of programs that fetch.sh has put there. It skips the
+// test if one is missing, or without root.
+func findPrograms(t *testing.T, names ...string) string {
+	t.Helper()
+	cache, err := node.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache = filepath.Join(cache, "cluster")
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(cache, name)); err != nil {
+			t.Skipf("needs %s: sh tests/cluster/fetch.sh", name)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to run evictd and evictd-kube as different users")
+	}
+	return cache
+}
 
 // rig is an API server and its etcd, for one test.
 type rig struct {
@@ -45,25 +76,14 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	cache, err := node.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache = filepath.Join(cache, "cluster")
-	for _, file := range []string{"etcd", "kube-apiserver-" + apiVersion} {
-		if _, err := os.Stat(filepath.Join(cache, file)); err != nil {
-			t.Skip("needs etcd and a kube-apiserver: sh tests/cluster/fetch.sh")
-		}
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: to run evictd and evictd-kube as different users")
-	}
+	cache := findPrograms(t, "etcd", apiServer)
 	r := &rig{t: t, dir: sharedDir(t), cache: cache, etcdAddress: freeAddress(t), address: freeAddress(t)}
+	var err error
 	if r.key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
 		t.Fatal(err)
 	}
 	r.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(r.key)})))
-	r.write("tokens.csv", adminToken+",admin,admin,system:masters\n")
+	r.write("tokens.csv", adminToken+",admin,admin,system:masters\n"+nodeToken+",system:node:n1,n1,system:nodes\n")
 	peer := freeAddress(t)
 	r.start("etcd", filepath.Join(cache, "etcd"), nil, "--data-dir", filepath.Join(r.dir, "etcd"), "--listen-client-urls", "http://"+r.etcdAddress,
 		"--advertise-client-urls", "http://"+r.etcdAddress, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
@@ -76,13 +96,14 @@ func newRig(t *testing.T) *rig {
 func (r *rig) startAPI() {
 	r.t.Helper()
 	host, port, _ := net.SplitHostPort(r.address)
-	r.api = r.start("kube-apiserver", filepath.Join(r.cache, "kube-apiserver-"+apiVersion), nil,
+	r.api = r.start("kube-apiserver", filepath.Join(r.cache, apiServer), nil,
 		"--etcd-servers", "http://"+r.etcdAddress, "--bind-address", host, "--secure-port", port, "--cert-dir", filepath.Join(r.dir, "certs"),
 		"--token-auth-file", filepath.Join(r.dir, "tokens.csv"), "--authorization-mode", "Node,RBAC",
 		"--enable-admission-plugins", "NodeRestriction", "--disable-admission-plugins", "ServiceAccount",
 		"--service-account-issuer", issuer, "--service-account-key-file", filepath.Join(r.dir, "sa.key"),
 		"--service-account-signing-key-file", filepath.Join(r.dir, "sa.key"), "--service-cluster-ip-range", "10.0.0.0/24",
-		"--endpoint-reconciler-type", "none")
+		// In a network namespace there is no default route, by which it would find an address.
+		"--endpoint-reconciler-type", "none", "--advertise-address", nodeAddress)
 	r.until("API server ready", func() bool {
 		pool := x509.NewCertPool()
 		ca, err := os.ReadFile(r.ca())
@@ -106,13 +127,21 @@ func (r *rig) ca() string { return filepath.Join(r.dir, "certs", "apiserver.crt"
 // start runs a program until the test ends. Its output is shown if the test fails.
 func (r *rig) start(name, path string, credential *syscall.Credential, args ...string) *exec.Cmd {
 	r.t.Helper()
+	cmd := exec.Command(path, args...)
+	cmd.Dir = r.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	return r.run(name, cmd)
+}
+
+// run is start for a command.
+func (r *rig) run(name string, cmd *exec.Cmd) *exec.Cmd {
+	r.t.Helper()
 	log, err := os.OpenFile(filepath.Join(r.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	cmd := exec.Command(path, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, r.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -208,11 +237,16 @@ func freeAddress(t *testing.T) string {
 // build builds the commands as they are released.
 func (r *rig) build() {
 	r.t.Helper()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", r.dir+"/", "./cmd/evictd", "./cmd/evictd-kube")
+	buildInto(r.t, r.dir, "./cmd/evictd", "./cmd/evictd-kube")
+}
+
+func buildInto(t *testing.T, dir string, packages ...string) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}, packages...)...)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		r.t.Fatalf("build: %v\n%s", err, out)
+		t.Fatalf("build: %v\n%s", err, out)
 	}
 }
 
@@ -235,6 +269,10 @@ func resource(doc string) (string, error) {
 		"DaemonSet":          "/apis/apps/v1/namespaces/evictd/daemonsets",
 		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		"FlowSchema":         "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+
+		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 	}[kind]
 	if path == "" {
 		return "", errors.New("no resource for kind " + kind)

@@ -19,9 +19,9 @@ type daemon struct {
 	err  error
 }
 
-// systemCommand returns a command that a shell starts after it has joined the node's system cgroup, so that all of
-// the command's children are in that cgroup too.
-func (n *Node) systemCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
+// SystemCommand returns a command that a shell starts after it has joined the node's system cgroup, so that all of
+// the command's children are in that cgroup too, and Close kills them.
+func (n *Node) SystemCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	const join = `while [ "$1" != -- ]; do echo $$ >"$1" || exit 126; shift; done; shift; exec "$@"`
 	argv := append([]string{"-c", join, "sh"}, n.tree.procsFiles(n.system())...)
 	argv = append(append(argv, "--", name), args...)
@@ -48,7 +48,7 @@ func (n *Node) RestartRuntime(ctx context.Context) error {
 	}
 	defer logFile.Close()
 	// containerd outlives ctx. It logs to a file, because a pipe would break when this process dies.
-	cmd := n.systemCommand(context.WithoutCancel(ctx), n.binaries.Containerd, "--config", n.path("containerd.toml"))
+	cmd := n.SystemCommand(context.WithoutCancel(ctx), n.binaries.Containerd, "--config", n.path("containerd.toml"))
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start containerd: %w", err)

@@ -155,6 +155,18 @@ func (n *Node) MemoryUsage(cgroup string) (int64, error) {
 	return usage, nil
 }
 
+// PodCgroup returns the cgroup in which a kubelet runs a pod.
+func (n *Node) PodCgroup(q QoS, uid string) string { return n.ChildCgroup(n.qosCgroup(q), "pod"+uid) }
+
+// CgroupPath returns the directory of a cgroup in the hierarchy that has a controller. The cgroup need not exist.
+func (n *Node) CgroupPath(controller, cgroup string) (string, error) {
+	h, err := n.tree.withController(controller)
+	if err != nil {
+		return "", err
+	}
+	return h.path(cgroup), nil
+}
+
 // ContainerLog returns the path of a container's log, in CRI's format.
 func (n *Node) ContainerLog(pod Pod, container string) string {
 	return n.path("logs", pod.Namespace+"_"+pod.Name+"_"+pod.UID, container+".log")

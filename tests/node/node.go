@@ -292,7 +292,7 @@ func (n *Node) importImages(ctx context.Context, hog string) error {
 }
 
 func (n *Node) importArchive(ctx context.Context, images archive, names ...string) error {
-	cmd := n.systemCommand(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
+	cmd := n.SystemCommand(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
 	read, write := io.Pipe()
 	go func() { write.CloseWithError(images(write)) }()
 	cmd.Stdin = read

@@ -73,7 +73,7 @@ func (n *Node) podCgroup(spec PodSpec) (string, error) {
 	var path string
 	switch spec.CgroupParent {
 	case "":
-		return n.ChildCgroup(n.qosCgroup(spec.QoS), "pod"+spec.UID), nil
+		return n.PodCgroup(spec.QoS, spec.UID), nil
 	case NoCgroupParent:
 		if n.record.Driver == Systemd {
 			return "", errors.New("the systemd driver runs no container without a slice")

@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/tests/node"
+)
+
+const (
+	mebibyte = 1 << 20
+	// podsLimit is the memory limit of all pods of the node, and podsThreshold the
+	// threshold of evictd's signal allocatableMemory.available. A hog that takes hogSize
+	// crosses it; the machine's own memory does not matter.
+	podsLimit, podsThreshold, hogSize = 1024 * mebibyte, 512 * mebibyte, 640 * mebibyte
+)
+
+// cluster is a whole cluster of one node, n1: a rig with the controllers, a scheduler, and
+// a kubelet with a real containerd. evictd and evictd-kube run beside the kubelet.
+type cluster struct {
+	*pair
+	n        *node.Node
+	programs string
+	kubelet  *exec.Cmd
+	events   *watch // of the pods
+}
+
+// startCluster starts a cluster in the namespaces of inNamespaces and returns when its node
+// is ready. It does not start evictd.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	programs := isolate(t)
+	t.Setenv(node.ProgramsEnv, programs)
+	dir := sharedDir(t) // the node's own: unknown outside of the namespaces
+	n, err := node.Start(t.Context(), node.Options{Dir: filepath.Join(dir, "node"), Log: t.Output(), MemoryLimit: podsLimit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := n.Leftovers(); len(left) > 0 {
+			t.Errorf("left of the node:\n%s", strings.Join(left, "\n"))
+		}
+	})
+	began := time.Now()
+	r := newRig(t)
+	t.Logf("API server ready after %v", since(began))
+	c := &cluster{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs}
+	c.startControllers()
+	c.configureKubelet()
+	c.startKubelet()
+	c.until("node ready", c.nodeReady)
+	t.Logf("node ready after %v", since(began))
+	c.events = c.watch()
+	return c
+}
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
+
+// until hides that of evictd, which waits for a status.
+func (c *cluster) until(what string, ok func() bool) {
+	c.t.Helper()
+	c.rig.until(what, ok)
+}
+
+// adminConfig writes a kubeconfig with the token of a user.
+func (c *cluster) adminConfig(name, token string) string {
+	c.t.Helper()
+	return c.write(name+".kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"clusters":[{"name":"k","cluster":{"server":"https://%s","certificate-authority":%q}}],
+		"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, c.address, c.ca(), token))
+}
+
+// startControllers starts the controllers of the workloads and of nodes, and the scheduler.
+func (c *cluster) startControllers() {
+	c.t.Helper()
+	config := c.adminConfig("admin", adminToken)
+	port := func() string {
+		_, port, _ := strings.Cut(freeAddress(c.t), ":")
+		return port
+	}
+	c.rig.start("kube-controller-manager", filepath.Join(c.cache, controllerManager), nil,
+		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "kcm"),
+		"--controllers", "deployment-controller,replicaset-controller,statefulset-controller,daemonset-controller,job-controller,"+
+			"node-lifecycle-controller,taint-eviction-controller,garbage-collector-controller,pod-garbage-collector-controller",
+		"--service-account-private-key-file", filepath.Join(c.dir, "sa.key"))
+	c.rig.start("kube-scheduler", filepath.Join(c.cache, scheduler), nil,
+		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "scheduler"))
+}
+
+// configureKubelet writes the kubelet's configuration. The kubelet never evicts, collects no
+// images and touches no cgroup outside of the node's. It sets the memory limit of all pods,
+// to what is not reserved. A network configuration of any plugin makes the node ready.
+func (c *cluster) configureKubelet() {
+	c.t.Helper()
+	network := filepath.Join(c.n.Dir(), "cni/net.d")
+	if err := os.MkdirAll(network, 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(network, "none.conflist"), []byte(`{"cniVersion":"0.4.0","name":"none","plugins":[{"type":"none"}]}`), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		c.t.Fatal(err)
+	}
+	reserved := int64(info.Totalram)*int64(info.Unit) - podsLimit
+	c.write("kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}}
+authorization: {mode: Webhook}
+cgroupDriver: %s
+cgroupRoot: %s
+containerRuntimeEndpoint: %s
+evictionHard: {memory.available: 1Mi}
+failCgroupV1: false
+failSwapOn: false
+healthzPort: 0
+imageGCHighThresholdPercent: 100
+makeIPTablesUtilChains: false
+oomScoreAdj: 0
+resolvConf: ""
+systemReserved: {memory: "%d"}
+volumePluginDir: /var/lib/kubelet/plugins
+`, c.n.Driver(), c.n.CgroupRoot(), c.n.Endpoint(), reserved))
+}
+
+// startKubelet starts the kubelet. It runs in the cgroup of the runtime.
+func (c *cluster) startKubelet() {
+	c.t.Helper()
+	c.kubelet = c.run("kubelet", c.n.SystemCommand(context.Background(), filepath.Join(c.cache, kubelet),
+		"--config", filepath.Join(c.dir, "kubelet.yaml"), "--kubeconfig", c.adminConfig("node", nodeToken), "--root-dir", "/var/lib/kubelet",
+		"--cert-dir", "/var/lib/kubelet/pki", "--hostname-override", "n1", "--node-ip", nodeAddress))
+}
+
+// nodeReady reports whether pods can be scheduled to the node.
+func (c *cluster) nodeReady() bool {
+	content, err := c.request(http.MethodGet, "/api/v1/nodes/n1", "", "")
+	if err != nil {
+		return false
+	}
+	n := decode[corev1.Node](c.t, content)
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue && len(n.Spec.Taints) == 0
+		}
+	}
+	return false
+}
+
+// startEvictd starts evictd and evictd-kube, and returns when evictd has the facts.
+func (c *cluster) startEvictd() {
+	c.t.Helper()
+	c.apply("namespace.yaml", "rbac.yaml")
+	c.token = c.write("token", c.rig.token(time.Hour))
+	c.startAgent()
+	c.startKube()
+	c.pair.until("facts", func(k *control.Kubernetes) bool { return k.Watching && k.AgeSeconds != nil })
+}
+
+// startAgent starts evictd. Its only threshold is that of the pods' memory.
+func (c *cluster) startAgent() {
+	c.t.Helper()
+	config := c.write("config.yaml", fmt.Sprintf(`apiVersion: evictd.io/v1alpha1
+kind: AgentConfiguration
+runtimeEndpoint: %s
+cgroupRoot: %s
+evictionHard: {allocatableMemory.available: %d}
+kube: {uid: %d}
+`, c.n.Endpoint(), c.n.CgroupRoot(), podsThreshold, kubeUID))
+	c.cmd = c.rig.start("evictd", filepath.Join(c.programs, "evictd"), nil, "--config", config, "--state-dir", filepath.Join(c.dir, "state"),
+		"--control-socket", c.control(), "--kube-socket", c.kubeSocket(), "--fence-file", filepath.Join(filepath.Dir(c.kubeSocket()), "fences"), "--web.listen-address", "", "--log.level", "debug")
+	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })
+}
+
+func (c *cluster) startKube() {
+	c.t.Helper()
+	c.kube = c.rig.start("evictd-kube", filepath.Join(c.programs, "evictd-kube"), &syscall.Credential{Uid: kubeUID, Gid: kubeUID},
+		"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket())
+}
+
+// status returns evictd's status; the test fails if it does not answer.
+func (c *cluster) status() control.Status {
+	c.t.Helper()
+	s, err := control.NewClient(c.control()).Status(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// named is what the tests read of any object.
+type named struct {
+	Kind     string
+	Metadata struct{ Name, UID string }
+}
+
+// renderOverlay returns the objects of an overlay of deploy/kubernetes, in the order in which
+// kubectl applies them.
+func renderOverlay(t *testing.T, overlay string) []string {
+	t.Helper()
+	// go test notices only changes of files that the test itself has opened.
+	err := filepath.WalkDir("../../deploy/kubernetes", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		_, err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kustomize build %s: %v", overlay, err)
+	}
+	return documents(out)
+}
+
+// applyObject applies an object as kubectl apply --server-side does, and fails with a warning
+// of the API server.
+func (r *rig) applyObject(doc string) {
+	r.t.Helper()
+	collection, err := resource(doc)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var o named
+	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+		r.t.Fatal(err)
+	}
+	path := collection + "/" + o.Metadata.Name + "?fieldManager=kubectl&fieldValidation=Strict"
+	for _, mode := range []string{"&dryRun=All", ""} {
+		code, header, answer := r.do(adminToken, http.MethodPatch, path+mode, "application/apply-patch+yaml", doc)
+		if code >= 300 || header.Get("Warning") != "" {
+			r.t.Fatalf("apply %s %s = %d: %s %s", o.Kind, o.Metadata.Name, code, header.Get("Warning"), answer)
+		}
+	}
+}
+
+// agent creates a pod of the account evictd-kube on a node, if there is none.
+func (r *rig) agent(name, node string) {
+	r.t.Helper()
+	_, _ = r.request(http.MethodPost, "/api/v1/namespaces/evictd/pods", "application/json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"`+name+`"},
+		"spec":{"nodeName":"`+node+`","serviceAccountName":"evictd-kube","containers":[{"name":"main","image":"x"}]}}`) // it may exist
+}
+
+// tokenOfPod returns a token as the kubelet requests it for a pod of evictd-kube. An empty
+// name is a token that is not bound to a pod.
+func (r *rig) tokenOfPod(pod string) string {
+	r.t.Helper()
+	bound := ""
+	if pod != "" {
+		uid := decode[named](r.t, r.must("GET", "/api/v1/namespaces/evictd/pods/"+pod, "")).Metadata.UID
+		bound = `,"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"` + pod + `","uid":"` + uid + `"}`
+	}
+	answer := r.must("POST", "/api/v1/namespaces/evictd/serviceaccounts/evictd-kube/token",
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600`+bound+`}}`)
+	return decode[struct{ Status struct{ Token string } }](r.t, answer).Status.Token
+}

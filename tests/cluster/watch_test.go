@@ -1,0 +1,117 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// watch has every state in which the API server has shown each pod.
+type watch struct {
+	mu     sync.Mutex
+	states []podState
+}
+
+// podState is a pod as the API server has shown it.
+type podState struct {
+	corev1.Pod
+	at      time.Time
+	deleted bool // gone from the API
+}
+
+// watch watches the pods until the test ends.
+func (c *cluster) watch() *watch {
+	w := &watch{}
+	client := &http.Client{Transport: c.client.Transport}
+	ctx := c.t.Context()
+	go func() {
+		for version := "0"; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			version = w.follow(ctx, client, "https://"+c.address+"/api/v1/pods?watch=true&resourceVersion="+version, version)
+		}
+	}()
+	return w
+}
+
+// follow reads one watch until it ends, and returns the version from which to go on.
+func (w *watch) follow(ctx context.Context, client *http.Client, url, version string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return version
+	}
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	resp, err := client.Do(req)
+	if err != nil {
+		return version
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var e struct {
+			Type   string
+			Object corev1.Pod
+		}
+		if d.Decode(&e) != nil {
+			return version
+		}
+		if e.Type == "ERROR" {
+			return "0" // the version is too old
+		}
+		version = e.Object.ResourceVersion
+		w.mu.Lock()
+		w.states = append(w.states, podState{Pod: e.Object, at: time.Now(), deleted: e.Type == "DELETED"})
+		w.mu.Unlock()
+	}
+}
+
+// of returns the states of a pod, the oldest first.
+func (w *watch) of(uid string) []podState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.states), func(s podState) bool { return string(s.UID) != uid })
+}
+
+// last returns the last state of each pod whose label app has a value, in the order of their
+// creation.
+func (w *watch) last(app string) []podState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	byUID := map[string]podState{}
+	for _, s := range w.states {
+		if s.Labels["app"] == app {
+			byUID[string(s.UID)] = s
+		}
+	}
+	return slices.SortedFunc(maps.Values(byUID), func(a, b podState) int {
+		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
+			return d
+		}
+		return strings.Compare(string(a.UID), string(b.UID))
+	})
+}
+
+// running returns the only pod of a workload that runs and is not terminating, if there is
+// one.
+func (w *watch) running(app string) (podState, bool) {
+	for _, s := range w.last(app) {
+		if s.Status.Phase == corev1.PodRunning && s.DeletionTimestamp == nil && !s.deleted {
+			return s, true
+		}
+	}
+	return podState{}, false
+}
+
+// first returns the first state of a pod that meets a condition.
+func first(states []podState, ok func(*podState) bool) (podState, bool) {
+	for _, s := range states {
+		if ok(&s) {
+			return s, true
+		}
+	}
+	return podState{}, false
+}
