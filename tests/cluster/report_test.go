@@ -86,7 +86,7 @@ func (r *rig) report() *reporting {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	parts.Go(func() { _ = n.Run(ctx) })                  // returns nil
+	parts.Go(func() { _ = n.Run(ctx) })                      // returns nil
 	parts.Go(func() { _ = kubecluster.Watch(ctx, options) }) // returns nil
 	n.stop = sync.OnceFunc(func() {
 		cancel()
