@@ -3,6 +3,7 @@ package act
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel/cgroup"
 )
 
 // kubeletPod is a pod's cgroup, named as the kubelet names it, with a cgroup for the sandbox
@@ -66,6 +68,12 @@ func (p *kubeletPod) roots() (roots []string) {
 func (p *kubeletPod) make(path string) {
 	p.t.Helper()
 	for _, root := range p.roots() {
+		if p.hierarchy.Version == cgroup.V2 {
+			// On v2 a cgroup has the controllers that its parent enables.
+			if err := os.WriteFile(root+filepath.Dir(path)+"/cgroup.subtree_control", []byte("+memory +pids"), 0); err != nil {
+				p.t.Fatal(err)
+			}
+		}
 		if err := os.Mkdir(root+path, 0o755); err != nil {
 			p.t.Fatal(err)
 		}

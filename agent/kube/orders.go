@@ -225,8 +225,8 @@ func (o *Orders) Ended(uid string) {
 	}
 }
 
-// Refused withdraws an order because no process of the pod was signalled, or because the order
-// is void: the pod runs again. It does not call Lift: the caller lifts the fence if it has set one.
+// Refused withdraws an order because the pod was not evicted: no process was signalled, or the
+// caller gave up. It does not call Lift: the caller lifts the fence if it has set one.
 func (o *Orders) Refused(uid, why string) {
 	o.mu.Lock()
 	defer o.unlock()

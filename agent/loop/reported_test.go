@@ -66,6 +66,23 @@ func TestReportedJobOfHotKill(t *testing.T) {
 	})
 }
 
+// The eviction of a pod that has left the list since it was killed is reported too.
+func TestReportedJobOfUnlistedPod(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.pods = nil
+		n.version++
+		n.mu.Unlock()
+		n.kill("b", 15*gi, act.KillResult{Processes: 1})
+		n.pass(time.Second)
+		n.wantCalls("after the kill", "follow b reported")
+	}, func(n *node, _ *Options) {
+		n.add("b", gi)
+		n.changeHandle("b", kubeletsPod(true))
+	})
+}
+
 // An eviction of an earlier run is reported too, and so is the end of its grace period.
 func TestReportedJobOfEarlierRun(t *testing.T) {
 	run(t, settings, func(n *node) {

@@ -25,6 +25,10 @@ func (a *recordingSpecs) Specification(running *evict.Pod) *evict.Pod {
 
 // A specification does not lift an exemption by the runtime's data, and the source is
 // called with what the kubelet passed to the runtime.
+//
+// Complexity: checks all exemptions of one pod.
+//
+//gocyclo:ignore
 func TestSpecificationExemptsNoLess(t *testing.T) {
 	const besteffort, guaranteed = "/kubepods/besteffort/podu1", "/kubepods/podu1"
 	low := &evict.Pod{Priority: new(int32(-1)), QoS: evict.BestEffort, Labels: map[string]string{"changed": "true"}}

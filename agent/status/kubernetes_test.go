@@ -143,6 +143,10 @@ func TestOrdersWarning(t *testing.T) {
 }
 
 // Late reports and fences that can't be lifted are in the status, in /readyz and in the metrics.
+//
+// Complexity: checks all that shows one state.
+//
+//gocyclo:ignore
 func TestReports(t *testing.T) {
 	s, now := pendingOrders()
 	for i := range s.Pending {

@@ -132,3 +132,24 @@ func TestStoredFD(t *testing.T) {
 		}
 	}
 }
+
+// A NamedFD stores its descriptor under its name.
+func TestNamedFD(t *testing.T) {
+	conn := manager(t)
+	n, err := NewNotifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := NamedFD{Notifier: n, Name: "lock"}
+	if fd := f.Stored(); fd != nil {
+		t.Errorf("Stored() = %d without one", *fd)
+	}
+	if err := f.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	var b [100]byte
+	size, err := conn.Read(b[:])
+	if want := "FDSTOREREMOVE=1\nFDNAME=lock"; err != nil || string(b[:size]) != want {
+		t.Errorf("Remove sends %q, %v; want %q", b[:size], err, want)
+	}
+}

@@ -183,7 +183,7 @@ evictionHard: {allocatableMemory.available: %d}
 kube: {uid: %d}
 `, c.n.Endpoint(), c.n.CgroupRoot(), podsThreshold, kubeUID))
 	c.cmd = c.rig.start("evictd", filepath.Join(c.programs, "evictd"), nil, "--config", config, "--state-dir", filepath.Join(c.dir, "state"),
-		"--control-socket", c.control(), "--kube-socket", c.kubeSocket(), "--web.listen-address", "", "--log.level", "debug")
+		"--control-socket", c.control(), "--kube-socket", c.kubeSocket(), "--fence-file", filepath.Join(filepath.Dir(c.kubeSocket()), "fences"), "--web.listen-address", "", "--log.level", "debug")
 	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })
 }
 

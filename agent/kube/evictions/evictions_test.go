@@ -429,7 +429,7 @@ func TestStop(t *testing.T) {
 				t.Errorf("Stop took %v; want %v to %v", took, tt.min, tt.max)
 			}
 			n.wantFenced(false)
-			if got := strings.Contains(n.log.String(), "evictd-kube has reported an eviction"); got != tt.reported {
+			if got := n.orders.Status().Answers[kube.AnswerReported] == 1; got != tt.reported {
 				t.Errorf("reported = %t; want %t\n%s", got, tt.reported, n.log)
 			}
 			if saved := n.orders.Saved(); len(saved) > 0 {
