@@ -34,6 +34,7 @@ func inNamespaces(t *testing.T) bool {
 	if os.Getenv(namespacesEnv) != "" {
 		return true
 	}
+	t.Parallel()
 	if err := node.Check(""); err != nil {
 		t.Skipf("needs %v", err)
 	}
