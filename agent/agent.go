@@ -17,6 +17,7 @@ import (
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/kube/evictions"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/memory"
@@ -52,6 +53,7 @@ func Run(ctx context.Context, o Options) error {
 	defer flush()
 	d, err := build(o, log)
 	if err != nil {
+		releaseLeft(o, log.Logger)
 		return err
 	}
 	defer d.close()
@@ -60,10 +62,18 @@ func Run(ctx context.Context, o Options) error {
 	notifierCtx, stopNotifier := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopNotifier()
 	g.run("service manager", func() error { return d.notifier.Run(notifierCtx) })
+	// Answers of evictd-kube are waited for at the end.
+	kubeCtx, stopKube := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopKube()
+	d.startKube(kubeCtx, &g)
 	d.start(ctx, &g)
 	<-ctx.Done()
 	d.notifier.Stopping()
 	stopNotifier()
+	if d.evictions != nil {
+		d.evictions.Stop()
+	}
+	stopKube()
 	d.stopped.Store(true)
 	d.down.Store(d.shutdown.GoingDown())
 	g.wait.Wait()
@@ -141,9 +151,12 @@ type daemon struct {
 	delayLock      *logind.DelayLock
 	shutdown       *driver.Driver
 	control        net.Listener
-	facts          *kube.Facts // of evictd-kube; nil if none is configured
-	web            *webServer  // nil if metrics are not served
-	closers        []func() error
+	// These are nil if no evictd-kube is configured.
+	facts     *kube.Facts
+	orders    *kube.Orders
+	evictions *evictions.Evictions
+	web       *webServer // nil if metrics are not served
+	closers   []func() error
 	// For the next run: whether this one was asked to end, and whether the node was
 	// shutting down then.
 	stopped, down atomic.Bool
@@ -221,6 +234,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 		d.startWarnings = append(d.startWarnings, warning)
 	}
 	d.buildExecute()
+	d.buildEvictions()
 	d.buildShutdown()
 	d.restore(&saved)
 	d.buildStatus()
@@ -265,7 +279,7 @@ func (d *daemon) buildExecute() {
 	procfs := kernel.FS(d.options.Procfs)
 	var stopper act.Runtime
 	if d.runtime != nil {
-		stopper = countedRuntime{d.runtime, d.metrics.RuntimeCallFailed}
+		stopper = act.CountFailures(d.runtime, d.metrics.RuntimeCallFailed)
 	}
 	d.execute = execute.New(execute.Options{
 		Killer: func(report func(act.Progress)) act.Actuator {
@@ -285,13 +299,20 @@ func (d *daemon) buildExecute() {
 // buildStatus makes the status, as the control socket and /readyz show it.
 func (d *daemon) buildStatus() {
 	o := d.options
-	d.statusBackend = status.New(status.Options{
+	options := status.Options{
 		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
 		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
 		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 		Facts: d.facts,
-	})
+	}
+	if d.facts != nil {
+		options.Orders, options.Fences = d.orders.Status, func() status.FenceStatus { return status.FenceStatus(d.evictions.Status()) }
+	}
+	d.statusBackend = status.New(options)
+	if d.facts != nil {
+		d.metrics.Kubernetes(d.statusBackend.KubernetesMetrics)
+	}
 }
 
 // buildLoop makes the decision loop, with the decision's state of an earlier run.
@@ -349,7 +370,6 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	d.startLanes(ctx, g)
 	g.run("memory", func() error { d.lockMemory(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.statusBackend, d.log.Logger).Serve(ctx, d.control) })
-	d.startFacts(ctx, g)
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}

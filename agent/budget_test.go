@@ -18,6 +18,7 @@ func buildHere(t *testing.T) *daemon {
 	o := Defaults()
 	o.ConfigPath, o.ConfigGiven = filepath.Join(dir, "config.yaml"), true
 	o.StateDir, o.ControlSocket, o.KubeSocket, o.WebAddress = filepath.Join(dir, "state"), filepath.Join(dir, "s"), filepath.Join(dir, "k"), ""
+	o.FenceFile = filepath.Join(dir, "run", "fences")
 	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n" +
 		fmt.Sprintf("kube: {uid: 64319, gid: %d}\n", max(os.Getegid(), 1))
 	if err := os.WriteFile(o.ConfigPath, []byte(content), 0o600); err != nil {

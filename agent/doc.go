@@ -40,8 +40,9 @@
 //     and the goroutine that forwards its alarms always run. Each reader of pods'
 //     memory.stat (agent/memory) has a real-time thread of its own, because a read can
 //     block, and the thread of the hot path or of the watchdog waits for it.
-//   - actuators (agent/act): a goroutine for each eviction, threads that release the memory
-//     of dying processes (reaper), and a real-time thread for pods with many processes.
+//   - actuators (agent/act): a goroutine for each eviction and for the fence of its pod, threads
+//     that release the memory of dying processes (reaper), and a real-time thread for pods
+//     with many processes.
 //     agent/execute takes their reports and updates the records by them.
 //   - inventory and kubelets (agent/pods), filesystems and disk usage (agent/disks), tasks,
 //     reclaim, proactive reclaim and OOM scores: each on its own goroutines or threads, which
@@ -52,7 +53,9 @@
 //     loop's View and acts through agent/execute.
 //   - memory (agent/self) locks evictd's memory, and the collector runs Go's GC.
 //   - socket for evictd-kube (agent/kube): a goroutine for the session, and one that saves the
-//     facts about pods. The inventory reads the facts under a mutex that no I/O locks.
+//     facts about pods. The inventory reads the facts under a mutex that no I/O locks. Another
+//     goroutine follows the orders to evictd-kube, and one the fences of evicted pods
+//     (agent/kube/evictions). At a clean stop these run up to 5 s longer than the others.
 //   - control socket, web server, state writer, service manager and log: they serve and
 //     write the View and the records. They may hang, too.
 //
@@ -85,9 +88,10 @@
 //  10. evictd keeps running under the pressure that it handles: between alarm and kill it
 //     does not allocate, fork, log or take a mutex that slow work locks, and its memory is
 //     mlocked (mlockall with MCL_ONFAULT).
-//  11. A node has one owner. While a kubelet has sandboxes and nothing can mark their pods
-//     Failed, evictd is in dry run unless it is configured otherwise. Even then it never
-//     stops a kubelet's sandbox.
+//  11. A node has one owner. While a kubelet has sandboxes, evictd evicts only those of its
+//     pods whose eviction evictd-kube can report to the API server, and is in dry run if
+//     evictd-kube may not report or is not there, unless it is configured otherwise. It
+//     never stops a kubelet's sandbox.
 //  12. A crossing of a hard memory threshold is answered at once, however much active file
 //     cache there is, unless file cache caused it; then it waits for ten seconds, until
 //     reclaim stalls (of the node; for the pods' signal also at the limit of all pods), or
@@ -100,4 +104,8 @@
 //  15. No unprivileged user and no tenant can stop, blind or exhaust evictd. What others
 //     cause is bounded, and identity is proven by UID, namespace and inode, never by a name
 //     that any user can choose.
+//  16. A pod of a kubelet that evictd has killed does not run again before the API server
+//     knows, unless that takes longer than kube.fenceTimeout or its fence fails, which is
+//     reported. A fence never outlives its order: it is marked before it is set, and lifted
+//     when the order ends before the pod's cgroup is removed.
 package agent

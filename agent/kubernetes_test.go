@@ -2,11 +2,21 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // Saved facts are used at the next start, and saved again at its end. Those that can't be
@@ -51,7 +61,7 @@ func TestNoSocketForEvictdKube(t *testing.T) {
 	d.options.KubeSocket = t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	g := group{cancel: cancel}
-	d.startFacts(ctx, &g)
+	d.startKube(ctx, &g)
 	defer g.wait.Wait()
 	defer cancel(nil)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -64,4 +74,118 @@ func TestNoSocketForEvictdKube(t *testing.T) {
 	if err := context.Cause(ctx); err != nil {
 		t.Errorf("evictd ended: %v", err)
 	}
+}
+
+// A run continues with the orders to evictd-kube that the run before has saved, unless it is in
+// dry run, and marks fences where the options say.
+func TestOrdersAreSaved(t *testing.T) {
+	d := buildHere(t)
+	d.close()
+	d.closers = nil
+	dryRun, err := os.ReadFile(d.options.ConfigPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(config string) *daemon {
+		if err := os.WriteFile(d.options.ConfigPath, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, err := build(d.options, d.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	enforce := strings.ReplaceAll(string(dryRun), "dryRun: true", "dryRun: false")
+	first := start(enforce)
+	report := execute.Report{Progress: act.Progress{UID: "u", Stage: act.Signalled, Reported: true, KubeletStops: true}}
+	first.records.Restore([]evict.Record{{UID: "u", Pod: "default/p", Reason: evict.ReasonEvicted, Decided: time.Now()}})
+	first.evictions.Report(report)
+	first.lastView.Store(&loop.View{})
+	if err := first.save(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(d.options.FenceFile); err != nil {
+		t.Error(err)
+	}
+	first.close()
+	for _, tt := range []struct {
+		config string
+		want   int
+	}{{enforce, 1}, {string(dryRun), 0}} {
+		again := start(tt.config)
+		if o := again.statusBackend.Status().Kubernetes.Orders; o.Pending != tt.want {
+			t.Errorf("%d orders are pending; want %d", o.Pending, tt.want)
+		}
+		again.close()
+	}
+}
+
+// An evictd that has no evictd-kube, or can't start, lifts the fences of the run before.
+func TestFencesAreReleased(t *testing.T) {
+	d := buildHere(t)
+	d.close()
+	d.closers = nil
+	fence := func() (limit string) {
+		t.Helper()
+		h := d.hierarchy
+		root := h.Pids
+		if h.Version == cgroup.V2 {
+			root = h.Memory
+		}
+		at := kerneltest.Cgroup(t, root)
+		for _, name := range []string{"kubepods", "podu", "ctr"} {
+			if h.Version == cgroup.V2 {
+				os.WriteFile(root.Path(at, "cgroup.subtree_control"), []byte("+pids"), 0)
+			}
+			at = filepath.Join(at, name)
+			kerneltest.MakeCgroup(t, root.Path(at))
+		}
+		table, _, err := podfence.Open(podfence.Options{File: d.options.FenceFile, BootID: d.bootID, Hierarchy: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer table.Close()
+		f, err := table.Prepare("u", []string{at})
+		if err == nil {
+			err = f.Set("order")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return root.Path(filepath.Dir(at), "pids.max")
+	}
+	start := func(config string) (*daemon, error) {
+		t.Helper()
+		if err := os.WriteFile(d.options.ConfigPath, []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return build(d.options, d.log)
+	}
+	want := func(file, limit string) {
+		t.Helper()
+		if got, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(got)) != limit {
+			t.Errorf("pids.max is %q, %v; want %s", got, err, limit)
+		}
+	}
+	file := fence()
+	want(file, "0")
+	again, err := start("runtimeEndpoint: none\ndryRun: true\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.close()
+	want(file, "max")
+
+	file = fence()
+	if _, err := start("evictionHrad: {}\n"); err == nil {
+		t.Fatal("evictd starts with a wrong configuration")
+	}
+	want(file, "0") // Run has the rest of that
+	o := d.options
+	o.Stderr = io.Discard
+	if err := Run(t.Context(), o); !errors.Is(err, ErrConfig) {
+		t.Errorf("Run = %v; want %v", err, ErrConfig)
+	}
+	want(file, "max")
 }

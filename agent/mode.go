@@ -13,8 +13,18 @@ import (
 func (d *daemon) modeFacts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	misplaced := self.LocationProblem(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
-		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced}
+		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced, CannotReport: d.cannotReport()}
 	}
+}
+
+// cannotReport returns why no program reports evictions of a kubelet's pods to the API server;
+// "" if evictd-kube does. It is the answer that evictd-kube gave last, so that the mode stays
+// while evictd-kube is restarted.
+func (d *daemon) cannotReport() string {
+	if d.facts == nil {
+		return "no evictd-kube is configured (kube.uid)"
+	}
+	return d.facts.CannotReport()
 }
 
 // describeThresholds formats thresholds as the kubelet's flags do.

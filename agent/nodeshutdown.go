@@ -12,9 +12,10 @@ import (
 // buildShutdown makes the graceful node shutdown and its connection to logind.
 func (d *daemon) buildShutdown() {
 	bus := "unix:path=" + filepath.Join(d.options.Rootfs, "/run/dbus/system_bus_socket")
+	lock := systemd.NamedFD{Notifier: d.notifier, Name: "evictd-inhibitor"}
 	d.delayLock = logind.NewDelayLock(logind.Options{
 		Address: bus, Root: d.options.Rootfs, Log: d.log.Logger,
-		FDStore: lockStore{d.notifier}, StoredLock: storedLock(), IsKubelet: d.inventory.IsKubelet,
+		FDStore: lock, StoredLock: lock.Stored(), IsKubelet: d.inventory.IsKubelet,
 	})
 	d.shutdown = driver.New(driver.Options{
 		Log: d.log.Logger, DelayLock: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
@@ -27,24 +28,4 @@ func (d *daemon) buildShutdown() {
 			d.notifier.Status(status)
 		},
 	})
-}
-
-// lockFDName is the name of the inhibitor lock in the service manager's FD store.
-const lockFDName = "evictd-inhibitor"
-
-// lockStore stores the inhibitor lock in the service manager's FD store.
-type lockStore struct{ *systemd.Notifier }
-
-// Store implements logind.FDStore.
-func (s lockStore) Store(fd int) error { return s.Notifier.StoreFD(lockFDName, fd) }
-
-// Remove implements logind.FDStore.
-func (s lockStore) Remove() error { return s.Notifier.RemoveFD(lockFDName) }
-
-// storedLock returns the stored lock of an earlier run, nil if there is none.
-func storedLock() *int {
-	if fd := systemd.StoredFD(lockFDName); fd >= 0 {
-		return &fd
-	}
-	return nil
 }

@@ -34,11 +34,11 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 			return err
 		}
 		d.closers = append(d.closers, d.runtime.Close)
-		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
+		inventory.Runtime = pods.CountFailures(pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed)
 	}
 	if d.facts != nil {
 		d.facts.Busy = func() bool { return d.urgency() == self.Busy }
-		inventory.Specifications = d.facts
+		inventory.Specifications, inventory.Forbidden = d.facts, d.orders.Forbidden
 	}
 	d.samplerReader = memory.NewSamplerReader(nil)
 	inventory.Tree = d.samplerReader.Tree()

@@ -18,6 +18,7 @@ type Options struct {
 	StateDir      string
 	ControlSocket string
 	KubeSocket    string
+	FenceFile     string
 	WebAddress    string
 	WebConfigFile string
 
@@ -42,6 +43,7 @@ func Defaults() Options {
 		StateDir:      "/var/lib/evictd",
 		ControlSocket: "/run/evictd/evictd.sock",
 		KubeSocket:    "/run/evictd/kube.sock",
+		FenceFile:     "/run/evictd/fences",
 		WebAddress:    "127.0.0.1:9908",
 		Cgroupfs:      "/sys/fs/cgroup",
 		Procfs:        "/proc",

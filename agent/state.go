@@ -39,6 +39,9 @@ func (d *daemon) save() error {
 		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.ImageUses(), Kubelets: d.inventory.TrustedKubelets(),
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
 	}
+	if d.orders != nil {
+		saved.Orders = d.orders.Saved()
+	}
 	if v := d.lastView.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -84,6 +87,9 @@ func (d *daemon) restore(saved *savedState) {
 	d.lastBoot = driver.LastBoot(saved.LastBoot, saved.PreviousRun, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
 	d.metrics.LastShutdown(d.lastBoot)
 	d.records.Restore(saved.Records)
+	if d.evictions != nil {
+		d.evictions.Restore(saved.Orders, d.config.DryRun)
+	}
 	d.reclaimer.RestoreImageUses(saved.Images)
 	d.inventory.RestoreKubelets(saved.Kubelets)
 	d.reclaimer.RestoreReports(saved.Reclaims)

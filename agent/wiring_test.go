@@ -62,6 +62,8 @@ func TestWiring(t *testing.T) {
 		"inventory":  {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBackend, "o", "Inventory")},
 		"delay lock": {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "DelayLock"), part(d.statusBackend, "o", "DelayLock")},
 		"facts":      {reflect.ValueOf(d.facts), part(d.inventory, "specs"), part(d.statusBackend, "o", "Facts")},
+		"orders":     {reflect.ValueOf(d.orders), part(d.evictions, "o", "Orders")},
+		"evictions":  {reflect.ValueOf(d.evictions), part(d.killer, "Fencer")},
 		"killer":     {reflect.ValueOf(d.killer), part(d.execute, "killer")},
 	} {
 		for _, other := range shared[1:] {
@@ -94,6 +96,7 @@ func TestWiring(t *testing.T) {
 		"executor": {reflect.ValueOf(d.execute), nil},
 		"shutdown": {part(d.shutdown, "o"), nil},
 		"status":   {part(d.statusBackend, "o"), nil},
+		"fences":   {part(d.evictions, "o"), nil},
 	} {
 		if got := missing(of.value); !slices.Equal(got, of.later) {
 			t.Errorf("%s: nil = %q; want %q", name, got, of.later)

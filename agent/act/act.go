@@ -15,20 +15,30 @@ type Job struct {
 	SandboxID  string
 	Owned      bool
 	Containers []evict.RunningContainer
+	// SandboxPID is the first process of the sandbox and SandboxStart its start time in
+	// clock ticks since boot; 0 if unknown. OtherContainers are the IDs of the pod's containers
+	// that are not in Containers: they are created and not started. Only a Reported job needs
+	// them.
+	SandboxPID      int
+	SandboxStart    uint64
+	OtherContainers []string
 	// StopStages is the order in which the runtime is asked to stop the containers. If
 	// it is empty, all are asked at once. A kill ignores it.
 	StopStages []StopStage
 	Guard      *evict.Guard
 	// Reported means that evictd-kube reports the eviction of this kubelet's pod to the API
 	// server. The Killer then sets the pod's fence after the kill and never asks the runtime
-	// to stop a container: the kubelet does that.
+	// to stop a container: the kubelet does that. A container whose cgroup is not proven is
+	// left to the kubelet.
 	Reported bool
 }
 
 // Fencer keeps killed pods of a kubelet from running again.
 type Fencer interface {
 	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
-	// it fails, the kubelet may start the pod again.
+	// it fails, the kubelet may start the pod again. It is called for a Reported job, right
+	// after the kill, on a goroutine of its own, and not for a pod of which no container may
+	// be killed. A container whose cgroup is not proven has an empty Cgroup.
 	Fence(job *Job) error
 }
 
@@ -47,12 +57,14 @@ type Stage uint8
 
 // The stages, in the order in which they are reached. Stages may be skipped.
 const (
-	// Signalled: SIGKILL was sent, or the runtime is asked to stop.
+	// Signalled: SIGKILL was sent, or the runtime is asked to stop, or the kubelet is to stop
+	// the pod of a Reported job (Progress.KubeletStops).
 	Signalled Stage = iota
 	// Escalated: the grace period was ended early.
 	Escalated
 	// FirstGone: the first process of the pod has exited. LastGone: no process of
-	// the containers is left.
+	// the containers is left; of a Reported job, nor of a container that started after the
+	// order.
 	FirstGone
 	LastGone
 	// Refused: no process was signalled because a container's cgroup must not be killed, or
@@ -72,6 +84,11 @@ type Progress struct {
 	// Processes is the number of processes signalled.
 	Processes int
 	Err       error
+	// Reported is set in all reports of a Reported job. KubeletStops is set in the report of
+	// Signalled if the processes of its containers end only when the kubelet stops the pod:
+	// in a grace period, which is Grace then, and if the cgroup of a container is not proven.
+	Reported, KubeletStops bool
+	Grace                  time.Duration
 }
 
 // Runtime is the part of a container runtime that an Actuator uses.
@@ -89,9 +106,10 @@ type Actuator interface {
 	// containers with a proven cgroup have been signalled, except those of one that
 	// forks faster than it is signalled.
 	Evict(ctx context.Context, job Job)
-	// Follow continues after a [FastKiller] killed the order's pod: it waits for the pod
-	// to end, asks the runtime to stop it, and closes the handle.
-	Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult)
+	// Follow continues after a [FastKiller] killed the job's pod: it waits for the pod
+	// to end, asks the runtime to stop it, and closes the handle. The containers are those of
+	// the handle, all else is as job says: the handle may have been opened long before.
+	Follow(ctx context.Context, job Job, handle *KillHandle, result KillResult)
 	// Escalate ends the grace period of a soft eviction: it kills the containers that
 	// the job lists. It also does so if the soft eviction has ended already.
 	Escalate(ctx context.Context, job Job)

@@ -12,6 +12,14 @@
 // the pod's shared memory. A container whose cgroup is not proven is stopped
 // through the runtime only.
 //
+// The pod of a Reported job belongs to a kubelet, which starts killed containers again and
+// stops the pod itself once evictd-kube has reported the eviction. The runtime is not asked to
+// stop it. Right after the kill its fence is set ([Fencer]), on another goroutine. Then its
+// unlisted containers are killed: those whose cgroup is below the pod's, with the same checks.
+// The sandbox's cgroup is the one with the process that the runtime names for the sandbox; if
+// it is not found, no unlisted container is killed. A container whose cgroup is not proven,
+// and a pod in its grace period, are left to the kubelet.
+//
 // The hot path kills through descriptors that are already open. A [KillHandle] has the
 // cgroups and the largest processes of a pod open before the pod is chosen. A
 // [FastKiller] kills through it without allocating and without blocking. A [Reaper]
@@ -25,7 +33,8 @@
 //
 //   - act.go: orders ([Job]), [Progress] and the [Actuator] interface. killer.go and
 //     dryrun.go are its implementations. stopstages.go and ended.go are the parts of
-//     [Killer] that stop pods through the runtime.
+//     [Killer] that stop pods through the runtime, reported.go is that for Reported jobs, and
+//     podcgroup.go kills unlisted containers.
 //   - victim.go: kills a container by cgroup.kill and by pidfds that it opens, and waits
 //     until the processes have exited. victimcheck.go checks the container before that;
 //     freeze.go freezes one that forks too fast. guardcheck.go has the rules of the check.

@@ -57,11 +57,10 @@ func (d *DryRun) countProcs(c evict.RunningContainer, g *evict.Guard) (processes
 }
 
 // Follow implements Actuator.
-func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult) {
+func (d *DryRun) Follow(ctx context.Context, job Job, handle *KillHandle, result KillResult) {
 	defer handle.Close()
 	if handle.killInProgress() {
-		job := handle.job
-		job.Order = order
+		job.useContainers(handle.job.Containers)
 		d.Evict(ctx, job)
 		return
 	}
@@ -83,7 +82,7 @@ func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *KillHand
 	if err != nil && processes == 0 {
 		stage = Refused
 	}
-	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
+	d.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
 }
 
 // Escalate implements Actuator. It does nothing: a dry run starts no grace period.

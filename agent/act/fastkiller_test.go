@@ -52,7 +52,7 @@ func TestFastKill(t *testing.T) {
 			if result.Err != nil || result.Processes < 1 || result.FirstSignal.Before(before) {
 				t.Errorf("fast kill = %+v; want processes signalled", result)
 			}
-			k.Follow(t.Context(), hardJob().Order, handle, result)
+			k.Follow(t.Context(), hardJob(), handle, result)
 			k.Wait()
 			p.wantKilled(cmd, &reports, runtime)
 			if last := reports.last(); last.Processes != result.Processes {
@@ -100,7 +100,7 @@ func TestFastKillRefused(t *testing.T) {
 						}
 					}()
 				}
-				actuator.Follow(t.Context(), hardJob().Order, handle, result)
+				actuator.Follow(t.Context(), hardJob(), handle, result)
 				k.Wait()
 				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &refusal) {
 					t.Errorf("%s: last report = %+v; want it refused", kind, last)
@@ -315,7 +315,7 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 				t.Errorf("cgroup.kill was written %q (%v); want 1", got[:max(0, n)], err)
 			}
 		}
-		k.Follow(t.Context(), hardJob().Order, handle, result)
+		k.Follow(t.Context(), hardJob(), handle, result)
 		k.Wait()
 		if got := len(p.pids()); got > 0 {
 			t.Errorf("hangs: %t: %d processes are left; want none", hangs, got)
@@ -344,7 +344,7 @@ func TestFastKillManyProcesses(t *testing.T) {
 	if result.Err != nil || result.Processes != 0 {
 		t.Errorf("fast kill without a known init process = %+v; want nothing done", result)
 	}
-	k.Follow(t.Context(), hardJob().Order, handle, result)
+	k.Follow(t.Context(), hardJob(), handle, result)
 	k.Wait()
 	wrong := (*WrongVictimError)(nil)
 	if got := reports.last(); got.Stage != Refused || !errors.As(got.Err, &wrong) || len(p.pids()) != 13 {
@@ -360,7 +360,7 @@ func TestFastKillManyProcesses(t *testing.T) {
 	if result.Err != nil || seen && result.Processes < 1 {
 		t.Errorf("fast kill = %+v; want some processes if the init process is listed: %t", result, seen)
 	}
-	k.Follow(t.Context(), hardJob().Order, handle, result)
+	k.Follow(t.Context(), hardJob(), handle, result)
 	k.Wait()
 	if got := len(p.pids()); got > 0 {
 		t.Fatalf("%d processes are left; want none", got)

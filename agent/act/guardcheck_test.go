@@ -46,7 +46,7 @@ var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		k.Follow(p.t.Context(), job.Order, handle, NewFastKiller(startReaper(p.t)).Kill(handle, job.Guard))
+		k.Follow(p.t.Context(), job, handle, NewFastKiller(startReaper(p.t)).Kill(handle, job.Guard))
 	},
 	"kill": func(p *testCgroup, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
 }

@@ -23,6 +23,9 @@ type Killer struct {
 	// PriorityThread is the real-time thread for containers with many processes; it may be
 	// nil. It is set before the first order.
 	PriorityThread *PriorityThread
+	// Fencer keeps the pods of Reported jobs from running again; nil if nothing does. It is
+	// set before the first order.
+	Fencer Fencer
 
 	work sync.WaitGroup
 	mu   sync.Mutex
@@ -45,11 +48,14 @@ func (k *Killer) Wait() { k.work.Wait() }
 
 // Evict implements Actuator.
 func (k *Killer) Evict(ctx context.Context, job Job) {
-	if !job.Order.Hard {
+	switch {
+	case job.Order.Hard:
+		k.kill(ctx, job)
+	case job.Reported:
+		k.awaitKubelet(ctx, job)
+	default:
 		k.stop(ctx, job)
-		return
 	}
-	k.kill(ctx, job)
 }
 
 // Escalate implements Actuator.
@@ -59,7 +65,7 @@ func (k *Killer) Escalate(ctx context.Context, job Job) {
 	request := k.soft[uid]
 	delete(k.soft, uid)
 	k.mu.Unlock()
-	k.reportNow(uid, Escalated, 0, nil)
+	k.reportNow(&job, Escalated, 0, nil)
 	// The soft eviction may have ended because the runtime refused it. The pod then
 	// still runs, so it is killed in any case.
 	k.kill(ctx, job)
@@ -68,22 +74,33 @@ func (k *Killer) Escalate(ctx context.Context, job Job) {
 	}
 }
 
-func (k *Killer) reportNow(uid string, stage Stage, processes int, err error) {
-	k.reportAt(time.Now(), uid, stage, processes, err)
+func (k *Killer) reportNow(job *Job, stage Stage, processes int, err error) {
+	k.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err, Reported: job.Reported})
 }
 
-func (k *Killer) reportAt(when time.Time, uid string, stage Stage, processes int, err error) {
-	k.report(Progress{UID: uid, Stage: stage, Time: when, Processes: processes, Err: err})
+// reportKilled reports that processes were signalled, or that the runtime or the kubelet
+// is to kill them.
+func (k *Killer) reportKilled(when time.Time, job *Job, processes int) {
+	k.report(Progress{
+		UID: job.Order.UID, Stage: Signalled, Time: when, Processes: processes, Reported: job.Reported,
+		KubeletStops: job.Reported && job.unproven() != nil,
+	})
+}
+
+// killedPod is a pod whose containers were signalled.
+type killedPod struct {
+	victims   []*victim
+	gone      int             // number of containers whose cgroup is gone
+	essential map[string]bool // containers with an essential process, by ID
+	signalled int             // number of processes
+	errs      []error
+	fence     *fenceCall // nil if none is set
 }
 
 // kill signals the processes of all containers with a proven cgroup, and starts a
 // goroutine for the rest of the order.
 func (k *Killer) kill(ctx context.Context, job Job) {
-	uid := job.Order.UID
-	var victims []*victim
-	var errs []error
-	signalled, gone := 0, 0
-	essential := map[string]bool{} // containers with an essential process, by ID
+	p := killedPod{essential: map[string]bool{}}
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			continue
@@ -98,62 +115,72 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		switch {
 		case errors.Is(err, cgroup.ErrGone):
-			gone++
+			p.gone++
 		case err != nil:
-			errs = append(errs, err)
+			p.errs = append(p.errs, err)
 			if wrong := (*WrongVictimError)(nil); errors.As(err, &wrong) && wrong.Essential {
-				essential[c.ID] = true
+				p.essential[c.ID] = true
 			}
 		default:
-			signalled += len(v.signalled)
-			victims = append(victims, v)
+			p.signalled += len(v.signalled)
+			p.victims = append(p.victims, v)
 			if note := v.check.guardedError(); note != nil {
-				errs = append(errs, note)
+				p.errs = append(p.errs, note)
 			}
 		}
 	}
-	if !allRefused(essential, gone, &job) {
-		k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
+	if !p.allRefused(&job) {
+		k.beginFence(&job, &p)
+		k.reportKilled(firstSignal(p.victims), &job, p.signalled)
 	}
 	k.work.Go(func() {
-		for _, v := range victims {
+		for _, v := range p.victims {
 			// Not awaited: process_mrelease(2) takes the victim's mmap lock, which a
 			// thread that hangs in the kernel may keep forever.
 			go reap(slices.Clone(v.largest))
 		}
-		k.conclude(ctx, job, victims, gone, essential, signalled, errs)
+		k.conclude(ctx, job, p)
 	})
 }
 
 // conclude waits for the end of the signalled containers and reports the end of the order.
-// Its arguments are those of finish, the number of processes signalled, and the errors up
-// to now.
-func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, essential map[string]bool, signalled int, errs []error) {
-	containerErrs, sandboxErr, empty := k.finish(ctx, job, victims, gone, essential)
-	// A container's cgroup must not be killed, or the kill failed.
-	refused := len(errs) > 0 && len(victims)+gone < len(job.Containers)
-	errs = append(append(errs, containerErrs...), sandboxErr)
-	for _, v := range victims {
+func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
+	var errs []error
+	var sandboxErr error
+	var empty bool
+	if job.Reported {
+		errs, empty = k.finishReported(ctx, &job, &p)
+	} else {
+		errs, sandboxErr, empty = k.finish(ctx, job, &p)
+	}
+	signalled := p.signalled
+	for _, v := range p.victims {
 		if v.finisherSignalled != nil {
 			signalled += max(0, int(v.finisherSignalled.Load())-v.preSignalled)
 		}
 		v.close()
 	}
-	err := errors.Join(errs...)
+	if job.Reported && !empty && ctx.Err() != nil {
+		return // evictd ends, and the next run resumes the eviction
+	}
+	err := errors.Join(append(append(p.errs, errs...), sandboxErr)...)
+	// A container's cgroup must not be killed, or the kill failed.
+	refused := len(p.errs) > 0 && len(p.victims)+p.gone < len(job.Containers)
+	// What is left to the kubelet is not refused.
+	failed := refused || !empty && !(job.Reported && len(p.errs) == 0)
 	stage := Finished
-	if signalled == 0 && err != nil && (refused || !empty) {
+	if signalled == 0 && err != nil && failed {
 		stage = Refused
 	}
-	k.reportNow(job.Order.UID, stage, signalled, err)
-	if empty {
+	k.reportNow(&job, stage, signalled, err)
+	if empty && !job.Reported {
 		k.stopSandboxLater(ctx, job, sandboxErr)
 	}
 }
 
 // Follow implements Actuator.
-func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult) {
-	job := handle.job
-	job.Order = order
+func (k *Killer) Follow(ctx context.Context, job Job, handle *KillHandle, result KillResult) {
+	job.useContainers(handle.job.Containers)
 	if handle.killInProgress() {
 		// The thread of that kill may hang, so kill through new descriptors.
 		handle.Close() // that thread has a reference of its own
@@ -165,21 +192,14 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 		k.kill(ctx, job)
 		return
 	}
+	p := killedPod{essential: map[string]bool{}, signalled: result.Processes}
 	if result.Processes > 0 {
-		k.reportAt(result.FirstSignal, order.UID, Signalled, result.Processes, nil)
+		k.beginFence(&job, &p)
+		k.reportKilled(result.FirstSignal, &job, result.Processes)
 	}
 	k.work.Go(func() {
 		defer handle.Close()
 		defer handle.Unref()
-		var victims []*victim
-		var errs []error
-		essential := map[string]bool{}
-		proven := 0
-		for _, c := range job.Containers {
-			if c.Cgroup != "" {
-				proven++
-			}
-		}
 		if handle.guard == nil {
 			handle.guard = job.Guard // no kill was attempted
 		}
@@ -192,31 +212,31 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 			}
 			if !errors.As(err, &wrong) {
 				if note != nil {
-					errs = append(errs, note)
+					p.errs = append(p.errs, note)
 				}
 				// drain signals what the fast killer left.
 				v.thread = k.PriorityThread
-				victims = append(victims, v)
+				p.victims = append(p.victims, v)
 				continue
 			}
-			errs = append(errs, err)
+			p.errs = append(p.errs, err)
 			if wrong.Essential {
-				essential[m.ID] = true
+				p.essential[m.ID] = true
 			}
 		}
-		gone := proven - len(handle.containers) // when the handle was opened
-		if result.Processes == 0 && !allRefused(essential, gone, &job) {
-			k.reportNow(order.UID, Signalled, 0, nil)
+		p.gone = job.proven() - len(handle.containers) // when the handle was opened
+		if result.Processes == 0 && !p.allRefused(&job) {
+			k.beginFence(&job, &p)
+			k.reportKilled(time.Now(), &job, 0)
 		}
-		k.conclude(ctx, job, victims, gone, essential, result.Processes, errs)
+		k.conclude(ctx, job, p)
 	})
 }
 
 // allRefused reports whether every container has an essential process or no cgroup any more,
-// so that no process is signalled, by evictd or by the runtime. gone is the number of
-// containers whose cgroup is gone.
-func allRefused(essential map[string]bool, gone int, job *Job) bool {
-	return len(essential) > 0 && len(essential)+gone == len(job.Containers)
+// so that no process is signalled, by evictd or by the runtime.
+func (p *killedPod) allRefused(job *Job) bool {
+	return len(p.essential) > 0 && len(p.essential)+p.gone == len(job.Containers)
 }
 
 // firstSignal returns when the first process was signalled, or now if none was.
@@ -234,15 +254,13 @@ func firstSignal(victims []*victim) time.Time {
 }
 
 // finish waits for the killed cgroups to empty and asks the runtime to stop the
-// containers at the same time. The runtime kills containers whose cgroup is not proven;
-// gone is the number of containers whose cgroup is gone. A container in essential has an
-// essential process: the runtime is not asked to stop it, nor the sandbox. finish
+// containers at the same time. The runtime kills containers whose cgroup is not proven. It
+// is not asked to stop a container with an essential process, nor then the sandbox. finish
 // returns the errors of the containers and of the sandbox, and whether all containers
 // have ended (empty).
-func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, essential map[string]bool) (containerErrs []error, sandboxErr error, empty bool) {
-	uid := job.Order.UID
-	var once sync.Once
-	first := func() { once.Do(func() { k.reportNow(uid, FirstGone, 0, nil) }) }
+func (k *Killer) finish(ctx context.Context, job Job, p *killedPod) (containerErrs []error, sandboxErr error, empty bool) {
+	victims := p.victims
+	first := k.reportFirstGone(&job)
 	var drains, stops sync.WaitGroup
 	drained := make([]error, len(victims))
 	for _, v := range victims {
@@ -257,7 +275,7 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	stop := func(afterDrain bool) {
 		for i, c := range job.Containers {
 			late := slices.ContainsFunc(victims, func(v *victim) bool { return v.container.ID == c.ID && v.stopAfterDrain })
-			if !essential[c.ID] && late == afterDrain {
+			if !p.essential[c.ID] && late == afterDrain {
 				stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
 			}
 		}
@@ -266,17 +284,17 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	last := func() {
 		empty = true
 		first()
-		k.reportNow(uid, LastGone, 0, nil)
+		k.reportNow(&job, LastGone, 0, nil)
 	}
 	drains.Wait()
 	stop(true)
 	emptied := errors.Join(drained...) == nil
-	direct := len(victims)+gone == len(job.Containers)
+	direct := len(victims)+p.gone == len(job.Containers)
 	if direct && emptied {
 		last()
 	}
 	stops.Wait()
-	if len(essential) > 0 {
+	if len(p.essential) > 0 {
 		return append(drained, stopped...), nil, empty
 	}
 	// A container without a proven cgroup has ended when the runtime says so.
@@ -284,6 +302,11 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 		last()
 	}
 	return append(drained, stopped...), k.stopSandbox(ctx, job), empty
+}
+
+// reportFirstGone returns a function that reports FirstGone when it is called first.
+func (k *Killer) reportFirstGone(job *Job) func() {
+	return sync.OnceFunc(func() { k.reportNow(job, FirstGone, 0, nil) })
 }
 
 // stopSandbox stops the sandbox of a pod, which frees its shared memory, unless a
@@ -348,48 +371,4 @@ func (k *Killer) stopContainer(ctx context.Context, c evict.RunningContainer, gr
 		return fmt.Errorf("stop container %s: %w", c.Name, err)
 	}
 	return nil
-}
-
-// stop asks the runtime to stop the pod within its grace period.
-func (k *Killer) stop(ctx context.Context, job Job) {
-	uid := job.Order.UID
-	stopping, cancel := context.WithCancel(ctx)
-	own := &request{cancel}
-	k.mu.Lock()
-	before := k.soft[uid]
-	k.soft[uid] = own
-	k.mu.Unlock()
-	if before != nil {
-		before.cancel() // the new request covers the whole pod
-	}
-	k.reportNow(uid, Signalled, 0, nil)
-	k.work.Go(func() {
-		defer cancel()
-		errs := k.stopInStages(stopping, &job)
-		k.mu.Lock()
-		newest := k.soft[uid] == own
-		if newest {
-			delete(k.soft, uid)
-		}
-		k.mu.Unlock()
-		if !newest {
-			return // the kill or the newer request reports the end
-		}
-		if k.allEnded(job.Containers, errs) {
-			k.reportNow(uid, LastGone, 0, nil)
-			sandboxErr := k.stopSandbox(ctx, job)
-			k.reportNow(uid, Finished, 0, errors.Join(append(errs, sandboxErr)...))
-			k.stopSandboxLater(ctx, job, sandboxErr)
-			return
-		}
-		stage := Finished
-		if !slices.Contains(errs, nil) {
-			stage = Refused
-		}
-		err := errors.Join(errs...)
-		k.reportNow(uid, stage, 0, err)
-		if (errors.Is(err, cri.ErrTimeout) || errors.Is(err, cri.ErrUnreachable)) && k.waitEnded(ctx, job.Containers, errs) {
-			k.stopSandboxLater(ctx, job, k.stopSandbox(ctx, job))
-		}
-	})
 }

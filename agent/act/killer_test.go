@@ -200,7 +200,7 @@ func TestEssentialNextToGone(t *testing.T) {
 		"Evict": func(k *Killer) { k.Evict(t.Context(), job) },
 		"Follow": func(k *Killer) {
 			handle := p.prepare(job.Containers...)
-			k.Follow(t.Context(), job.Order, handle, NewFastKiller(nil).Kill(handle, job.Guard))
+			k.Follow(t.Context(), job, handle, NewFastKiller(nil).Kill(handle, job.Guard))
 		},
 	} {
 		var reports progressLog

@@ -31,7 +31,7 @@ func TestReplacedHandle(t *testing.T) {
 			t.Errorf("%s: fast kill = %+v; want 2 processes", replaced, result)
 		}
 		handle.Close()
-		k.Follow(t.Context(), hardJob().Order, handle, result)
+		k.Follow(t.Context(), hardJob(), handle, result)
 		handle.Unref()
 		k.Wait()
 		reports.wantGone(t)
@@ -49,7 +49,7 @@ func TestFollowClosedHandle(t *testing.T) {
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 	handle.Close()
-	k.Follow(t.Context(), hardJob().Order, handle, KillResult{})
+	k.Follow(t.Context(), hardJob(), handle, KillResult{})
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
 		t.Fatalf("processes left in the cgroup: %v", pids)
@@ -173,12 +173,11 @@ func TestFollowDuringFastKill(t *testing.T) {
 			t.Errorf("dry %t: second kill = %+v; want errAlreadyKilled", dry, result)
 		}
 		var reports progressLog
-		order := evict.Order{UID: "u", Hard: true}
 		k := NewKiller(p.hierarchy, "/proc", nil, reports.record)
 		if dry {
-			NewDryRun(p.hierarchy, "/proc", reports.record).Follow(t.Context(), order, handle, result)
+			NewDryRun(p.hierarchy, "/proc", reports.record).Follow(t.Context(), hardJob(), handle, result)
 		} else {
-			k.Follow(t.Context(), order, handle, result)
+			k.Follow(t.Context(), hardJob(), handle, result)
 		}
 		unix.Close(pipe[1]) // the kill continues
 		k.Wait()

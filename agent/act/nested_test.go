@@ -85,7 +85,7 @@ func TestFastKillIsBounded(t *testing.T) {
 	p.waitFor("the reaper has killed the others", func() bool { return len(p.allPIDs()) == 0 })
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	k.Follow(t.Context(), hardJob().Order, handle, result)
+	k.Follow(t.Context(), hardJob(), handle, result)
 	k.Wait()
 	if last := reports.last(); last.Err != nil || last.Stage != Finished {
 		t.Errorf("last report = %+v; want it finished", last)

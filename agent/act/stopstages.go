@@ -2,10 +2,69 @@ package act
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/evictd/evictd/cri"
 )
+
+// stop asks the runtime to stop the pod within its grace period.
+func (k *Killer) stop(ctx context.Context, job Job) {
+	stopping, own := k.beginGrace(ctx, job.Order.UID)
+	k.reportNow(&job, Signalled, 0, nil)
+	k.work.Go(func() {
+		defer own.cancel()
+		errs := k.stopInStages(stopping, &job)
+		if !k.endGrace(job.Order.UID, own) {
+			return // the kill or the newer request reports the end
+		}
+		if k.allEnded(job.Containers, errs) {
+			k.reportNow(&job, LastGone, 0, nil)
+			sandboxErr := k.stopSandbox(ctx, job)
+			k.reportNow(&job, Finished, 0, errors.Join(append(errs, sandboxErr)...))
+			k.stopSandboxLater(ctx, job, sandboxErr)
+			return
+		}
+		stage := Finished
+		if !slices.Contains(errs, nil) {
+			stage = Refused
+		}
+		err := errors.Join(errs...)
+		k.reportNow(&job, stage, 0, err)
+		if (errors.Is(err, cri.ErrTimeout) || errors.Is(err, cri.ErrUnreachable)) && k.waitEnded(ctx, job.Containers, errs) {
+			k.stopSandboxLater(ctx, job, k.stopSandbox(ctx, job))
+		}
+	})
+}
+
+// beginGrace begins the grace period of a pod, in place of an earlier one. The returned
+// context ends when the request is withdrawn.
+func (k *Killer) beginGrace(ctx context.Context, uid string) (context.Context, *request) {
+	stopping, cancel := context.WithCancel(ctx)
+	own := &request{cancel}
+	k.mu.Lock()
+	before := k.soft[uid]
+	k.soft[uid] = own
+	k.mu.Unlock()
+	if before != nil {
+		before.cancel() // the new request covers the whole pod
+	}
+	return stopping, own
+}
+
+// endGrace ends the grace period of a request. It returns false if the request was
+// withdrawn.
+func (k *Killer) endGrace(uid string, own *request) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.soft[uid] != own {
+		return false
+	}
+	delete(k.soft, uid)
+	return true
+}
 
 // stopInStages asks the runtime to stop the containers of a job, stage by stage, each
 // within the rest of the job's grace period, but at least a second for the later stages.

@@ -84,7 +84,11 @@ func open(h *cgroup.Hierarchy, c evict.RunningContainer, g *evict.Guard) (*victi
 		group.Close()
 		return nil, fmt.Errorf("cgroup %s was replaced by another: %w", c.Cgroup, cgroup.ErrGone)
 	}
-	return &victim{container: c, guard: g, hierarchy: h, group: group, signalled: map[int]bool{}, initSeen: &atomic.Bool{}}, nil
+	return newVictim(h, group, c, g), nil
+}
+
+func newVictim(h *cgroup.Hierarchy, group *cgroup.Cgroup, c evict.RunningContainer, g *evict.Guard) *victim {
+	return &victim{container: c, guard: g, hierarchy: h, group: group, signalled: map[int]bool{}, initSeen: &atomic.Bool{}}
 }
 
 func (v *victim) close() {

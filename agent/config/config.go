@@ -61,7 +61,7 @@ type Config struct {
 	Pressure Pressure `yaml:"pressure"`
 	// Shutdown configures a graceful node shutdown next to a kubelet.
 	Shutdown Shutdown `yaml:"shutdown"`
-	// Kube is how evictd-kube connects to evictd.
+	// Kube is how evictd-kube connects to evictd, and how evictions are reported.
 	Kube Kube `yaml:"kube"`
 
 	// Files lists the files that this configuration was read from.
@@ -161,7 +161,8 @@ type KubeletMode string
 
 // The kubelet modes.
 const (
-	// KubeletAuto keeps evictd in dry run while a kubelet's pods run on the node.
+	// KubeletAuto keeps evictd in dry run while a kubelet's pods run on the node, unless
+	// evictd-kube reports their evictions to the API server.
 	KubeletAuto KubeletMode = "auto"
 	// KubeletAbsent states that no kubelet runs on the node. Pods with a kubelet's
 	// annotations are left-overs that evictd may evict.

@@ -180,8 +180,13 @@ containerfs.available 10% 0s 0 copy
 func TestPolicyRules(t *testing.T) {
 	p := mustParse(t, "evictionPressureTransitionPeriod: 0s\nevictionMaxPodGracePeriod: -1\nunknownPriority: evict").Policy(evict.SplitFs)
 	if p.TransitionPeriod != 5*time.Minute || p.MaxPodGraceSeconds != -1 || p.MaxVictims != 3 || p.SettleTimeout != time.Second ||
-		p.Layout != evict.SplitFs || p.ProtectUnknownPriority || p.Protected != nil {
+		p.Layout != evict.SplitFs || p.ProtectUnknownPriority || !p.ProtectUnreportable || p.Protected != nil {
 		t.Errorf("Policy = %+v", p)
+	}
+	for _, kubelet := range []string{"absent", "override"} {
+		if mustParse(t, "kubelet: "+kubelet).Policy(evict.SingleFs).ProtectUnreportable {
+			t.Errorf("kubelet: %s exempts pods whose eviction can't be reported", kubelet)
+		}
 	}
 	if p := mustParse(t, "").Policy(evict.SingleFs); !p.ProtectUnknownPriority {
 		t.Error("SpareUnknownPriority is not the default for a kubelet's pods of unknown priority")

@@ -42,6 +42,7 @@ func base() *Config {
 		Notification:     defaultNotification(),
 		Pressure:         defaultPressure(),
 		Shutdown:         Shutdown{BesideKubelet: ShutdownKubelet},
+		Kube:             Kube{FenceTimeout: defaultFenceTimeout},
 		origin:           map[string]Origin{},
 	}
 }

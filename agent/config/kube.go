@@ -1,6 +1,8 @@
 package config
 
-// Kube configures the socket for evictd-kube.
+import "time"
+
+// Kube configures the connection to evictd-kube and the reports of evictions.
 type Kube struct {
 	// UID is the user ID of evictd-kube; 0 means that there is none, and evictd then
 	// creates no socket for it.
@@ -8,7 +10,17 @@ type Kube struct {
 	// GID is the group ID of evictd-kube, to which the socket belongs; 0 means that it
 	// is UID.
 	GID int64 `yaml:"gid"`
+	// FenceTimeout is how long an evicted pod of a kubelet is kept from running again while the
+	// API server does not know that it was evicted.
+	FenceTimeout time.Duration `yaml:"fenceTimeout"`
 }
+
+// The bounds of FenceTimeout and its default.
+const (
+	minFenceTimeout     = time.Minute
+	maxFenceTimeout     = 24 * time.Hour
+	defaultFenceTimeout = time.Hour
+)
 
 // Group returns the group to which the socket belongs.
 func (k Kube) Group() int {
@@ -33,6 +45,10 @@ func (c *Config) checkKube() {
 	}
 	if c.Kube.GID != 0 && c.Kube.UID == 0 && !c.failed(uid) {
 		c.errorf(gid, "is %d without a %s; want both, or none", c.Kube.GID, uid)
+	}
+	const timeout = "kube.fenceTimeout"
+	if d := c.Kube.FenceTimeout; (d < minFenceTimeout || d > maxFenceTimeout) && !c.failed(timeout) {
+		c.errorf(timeout, "is %v; want a duration from %v to %v", d, minFenceTimeout, maxFenceTimeout)
 	}
 	switch c.Kube.UID {
 	case 65532, 65534: // distroless images' nonroot, and nobody

@@ -19,6 +19,7 @@ func (c *Config) Policy(layout evict.Layout) *evict.Policy {
 		Contention:             evict.ContentionPolicy{Sustained: c.Pressure.Memory.Sustained, Evict: c.Pressure.Memory.Action == PressureEvict},
 		Layout:                 layout,
 		ProtectUnknownPriority: c.UnknownPriority == SpareUnknownPriority,
+		ProtectUnreportable:    c.Kubelet == KubeletAuto,
 		Protected:              c.Protect.protected(),
 	}
 }

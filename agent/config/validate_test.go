@@ -107,6 +107,12 @@ f:3: shutdown.grace: is not a field here`},
 		{"evictd-kube", "kube: {uid: -1, gid: 4294967295}", `
 f:3: kube.uid: is -1; want an ID from 1 to 4294967294, or 0 for none
 f:3: kube.gid: is 4294967295; want an ID from 1 to 4294967294, or 0 for none`},
+		{"fences, too short", "kube: {fenceTimeout: 59s}", `
+f:3: kube.fenceTimeout: is 59s; want a duration from 1m0s to 24h0m0s`},
+		{"fences, too long", "kube: {fenceTimeout: 24h1s}", `
+f:3: kube.fenceTimeout: is 24h0m1s; want a duration from 1m0s to 24h0m0s`},
+		{"fences, not a duration", "kube: {fenceTimeout: 60}", `
+f:3: kube.fenceTimeout: is the number 60; want a duration such as 90s or 1m30s`},
 		{"evictd-kube without a user", "kube: {gid: 7}", `
 f:3: kube.gid: is 7 without a kube.uid; want both, or none`},
 		{"shutdown, negative", "shutdownGracePeriod: -1s\nshutdownGracePeriodCriticalPods: -2s", `

@@ -24,6 +24,61 @@ type Kubernetes struct {
 	// to ten that are refused now.
 	Refusals uint64        `json:"refusals"`
 	Refused  List[Refusal] `json:"refused"`
+	// CannotReport is why evictd-kube can't report evictions, as it last said; empty if it can.
+	CannotReport string `json:"cannotReport,omitempty"`
+	// Orders are the evictions to report; absent if evictd reports none.
+	Orders *Orders `json:"orders,omitempty"`
+}
+
+// Orders are evictd's orders to evictd-kube: evictions to report to the API server. The counts
+// without another remark are since the start.
+type Orders struct {
+	// Pending counts the orders that have not ended, and Unanswered those of them without a
+	// final answer. UnansweredSeconds is the age of the oldest of those; null if there is none.
+	Pending           int      `json:"pending"`
+	Unanswered        int      `json:"unanswered"`
+	UnansweredSeconds *float64 `json:"unansweredSeconds"`
+	// Oldest are up to twenty pending orders, the oldest first.
+	Oldest List[Order] `json:"oldest"`
+	// Forbidden counts the pods that are not evicted because the API server has refused the
+	// report of an eviction.
+	Forbidden int `json:"forbiddenPods"`
+	// Begun counts the orders, Revived the evicted pods of which the kubelet started a container
+	// again, Rejected the evictions without an order because too many were pending, and TimedOut the
+	// orders that ended without a final answer.
+	Begun    uint64 `json:"begun"`
+	Revived  uint64 `json:"revived"`
+	Rejected uint64 `json:"rejected"`
+	TimedOut uint64 `json:"timedOut"`
+	// Answers counts the answers of evictd-kube by kind. Undone counts the reports that the
+	// kubelet has undone, and that were written again.
+	Answers map[string]uint64 `json:"answers,omitempty"`
+	Undone  uint64            `json:"undone"`
+	// Fences counts the fences that are set now, and FencesUnlifted those of them that could not be
+	// lifted. FencesFailed counts the evictions without a fence because it could not be set,
+	// FencesChanged the limits of fences that another program wrote, and FencesLifted the fences
+	// that were lifted.
+	Fences         int    `json:"fences"`
+	FencesUnlifted int    `json:"fencesUnlifted"`
+	FencesFailed   uint64 `json:"fencesFailed"`
+	FencesChanged  uint64 `json:"fencesChanged"`
+	FencesLifted   uint64 `json:"fencesLifted"`
+}
+
+// Order is an eviction that evictd-kube has to report.
+type Order struct {
+	Pod   string    `json:"pod"` // namespace/name
+	UID   string    `json:"uid"`
+	Stage string    `json:"stage"` // stopping, killed, waiting or ended
+	Since time.Time `json:"since"`
+	// Answer is the last answer, or the first final one, and empty before the first. Why is its
+	// reason.
+	Answer string `json:"answer,omitempty"`
+	Why    string `json:"why,omitempty"`
+	// Exclusive is why two instances of the pod must not run at the same time; empty if they may.
+	Exclusive string `json:"exclusive,omitempty"`
+	// CgroupGone is set when the pod's cgroup was removed, so that only the answer is missing.
+	CgroupGone bool `json:"cgroupGone,omitempty"`
 }
 
 // Refusal is a fact about a pod that is not used, with the reason.

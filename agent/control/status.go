@@ -56,6 +56,9 @@ type Mode struct {
 	DryRun bool `json:"dryRun"`
 	// Why lists every reason for dry run in words; it is empty if evictd enforces.
 	Why List[string] `json:"why"`
+	// Reporting is set if evictd enforces next to a kubelet because evictd-kube reports the
+	// evictions of its pods to the API server.
+	Reporting bool `json:"reporting,omitempty"`
 }
 
 // Node is the machine and the filesystems from which evictd reads it.

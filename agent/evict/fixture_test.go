@@ -82,6 +82,8 @@ func uid(text string) option { return func(p *Pod) { p.UID = text } }
 
 func ofKubelet(p *Pod) { p.Kubelet = true }
 
+func unreportable(p *Pod) { p.Unreportable = "no facts" }
+
 func hard(s signal.Signal, value string) Threshold { return soft(s, value, 0) }
 
 func soft(s signal.Signal, value string, grace time.Duration) Threshold {

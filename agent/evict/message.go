@@ -42,7 +42,11 @@ func message(pod *Pod, t signal.Threshold, o signal.Observation) (string, map[st
 		annotations[offendingPodUsage] = usage.String()
 	}
 	var names, usages []string
-	for _, cs := range [][]Container{pod.Containers, pod.InitContainers} {
+	containers := [][]Container{pod.Containers, pod.InitContainers}
+	if pod.SummedRequests {
+		containers = nil // whether one uses more than it requests is not known
+	}
+	for _, cs := range containers {
 		for i := range cs {
 			c := &cs[i]
 			var used int64

@@ -21,6 +21,9 @@ func TestMessage(t *testing.T) {
 		p.Usage.Memory = 1400*mi + 1
 	})
 	whole := aPod("whole", using(300*mi), func(p *Pod) { p.Resources.Requests.Memory = qty("1Gi") })
+	summed := aPod("summed", using(300*mi), withRootfs(mi), func(p *Pod) {
+		p.Resources.Requests, p.SummedRequests = Amounts{Memory: qty("1Gi"), EphemeralStorage: qty("1Gi")}, true
+	})
 	deduced := aPod("deduced", using(300*mi), withRootfs(mi), requesting("75829506", ""), func(p *Pod) {
 		p.Containers[0].MemoryRequestText = "about 72Mi, from oom_score_adj"
 	})
@@ -65,6 +68,16 @@ func TestMessage(t *testing.T) {
 				"offending_pod": "whole", "offending_pod_usage": "300Mi",
 			}},
 		{"pod-level request, not of memory", whole, hard(signal.NodeFsAvailable, "100Gi"), signal.Observation{},
+			"The node was low on resource: ephemeral-storage. Threshold quantity: 100Gi, available: 0. ",
+			map[string]string{"offending_containers": "", "offending_containers_usage": "", "starved_resource": "ephemeral-storage"}},
+		{"requests of the whole pod only", summed, hard(signal.MemoryAvailable, "1.5Gi"), signal.Observation{Available: 1500 * mi},
+			"The node was low on resource: memory. Threshold quantity: 1536Mi, available: 1500Mi. " +
+				"Pod summed was using 300Mi, request is 1Gi, has larger consumption of memory. ",
+			map[string]string{
+				"offending_containers": "", "offending_containers_usage": "", "starved_resource": "memory",
+				"offending_pod": "summed", "offending_pod_usage": "300Mi",
+			}},
+		{"requests of the whole pod only, not of memory", summed, hard(signal.NodeFsAvailable, "100Gi"), signal.Observation{},
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 100Gi, available: 0. ",
 			map[string]string{"offending_containers": "", "offending_containers_usage": "", "starved_resource": "ephemeral-storage"}},
 		{"deduced request", deduced, hard(signal.MemoryAvailable, "1Gi"), signal.Observation{Available: 700 * mi},

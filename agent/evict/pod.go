@@ -29,6 +29,9 @@ type Pod struct {
 	// ProtectedReason is why the source of the pod exempts it from eviction; empty if it does
 	// not.
 	ProtectedReason string
+	// Unreportable is why the eviction of this pod of a kubelet can't be reported to the API
+	// server; empty if it can, or if there is no source of facts about pods at all.
+	Unreportable string
 	// Essential is set if a container of the pod contains a process that the node needs: evictd,
 	// the runtime, a kubelet. A shutdown does not stop such a pod either, though it stops others
 	// that are protected.
@@ -43,7 +46,10 @@ type Pod struct {
 	QoS QoS
 	// Resources are the pod-level resources.
 	Resources Resources
-	Overhead  Amounts
+	// SummedRequests is set if Resources.Requests are the requests of the whole pod, overhead
+	// and ephemeral storage included, and those of its containers are not known.
+	SummedRequests bool
+	Overhead       Amounts
 
 	Containers          []Container
 	InitContainers      []Container

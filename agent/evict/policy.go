@@ -52,6 +52,9 @@ type Policy struct {
 	// ProtectUnknownPriority exempts a kubelet's pods from eviction while their priority
 	// is unknown.
 	ProtectUnknownPriority bool
+	// ProtectUnreportable exempts pods whose eviction can't be reported to the API server
+	// ([Pod.Unreportable]): their kubelet would start them again.
+	ProtectUnreportable bool
 	// Protected returns why the configuration exempts a pod from eviction, or "". It
 	// must be a pure function of the pod. Nil exempts none.
 	Protected func(*Pod) string

@@ -33,6 +33,9 @@ func (g generator) pod(i int) Pod {
 	if g.oneIn(15) {
 		p.ProtectedReason = "exempt by its source"
 	}
+	if p.Kubelet && g.oneIn(2) {
+		p.Unreportable = "no facts"
+	}
 	if g.oneIn(3) {
 		p.TerminationGraceSeconds = new(g.Int64N(5))
 	}
@@ -90,7 +93,7 @@ func (g generator) policy() *Policy {
 	layout := Layout(g.IntN(3))
 	return &Policy{
 		Thresholds: WithDerived(configured, layout, g.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
-		MaxPodGraceSeconds: g.Int64N(4) - 1, MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2),
+		MaxPodGraceSeconds: g.Int64N(4) - 1, MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2), ProtectUnreportable: g.oneIn(2),
 	}
 }
 

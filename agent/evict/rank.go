@@ -60,6 +60,8 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 		return ReasonCritical, ""
 	case pod.ProtectedReason != "":
 		return ReasonProtected, pod.ProtectedReason
+	case pod.Unreportable != "" && p.ProtectUnreportable:
+		return ReasonProtected, pod.Unreportable
 	case pod.Kubelet && pod.Priority == nil && p.ProtectUnknownPriority:
 		return ReasonProtected, "a kubelet's pod of unknown priority"
 	}

@@ -182,6 +182,14 @@ func TestExempt(t *testing.T) {
 		{"a kubelet's pod of unknown priority", aPod("p", ofKubelet), Policy{ProtectUnknownPriority: true}, ReasonProtected, "a kubelet's pod of unknown priority"},
 		{"a kubelet's pod of known priority", aPod("p", ofKubelet, withPriority(0)), Policy{ProtectUnknownPriority: true}, "", ""},
 		{"a kubelet's pod of unknown priority, allowed", aPod("p", ofKubelet), Policy{}, "", ""},
+		{"static before unreportable", aPod("p", ofKubelet, unreportable, func(p *Pod) { p.Static = true }), Policy{ProtectUnreportable: true}, ReasonStatic, ""},
+		{"mirror before unreportable", aPod("p", ofKubelet, unreportable, func(p *Pod) { p.Mirror = true }), Policy{ProtectUnreportable: true}, ReasonMirror, ""},
+		{"protected before unreportable", aPod("p", ofKubelet, unreportable, func(p *Pod) { p.ProtectedReason = "by name" }), Policy{ProtectUnreportable: true}, ReasonProtected, "by name"},
+		{"unreportable before unknown priority", aPod("p", ofKubelet, unreportable), Policy{ProtectUnreportable: true, ProtectUnknownPriority: true}, ReasonProtected, "no facts"},
+		{"unreportable, of known priority", aPod("p", ofKubelet, unreportable, withPriority(0)), Policy{ProtectUnreportable: true}, ReasonProtected, "no facts"},
+		{"unreportable, allowed", aPod("p", ofKubelet, unreportable, withPriority(0)), Policy{}, "", ""},
+		{"reportable and critical", aPod("p", ofKubelet, withPriority(2_000_000_000)), Policy{ProtectUnreportable: true}, ReasonCritical, ""},
+		{"reportable", aPod("p", ofKubelet, withPriority(0)), Policy{ProtectUnreportable: true}, "", ""},
 		{"unknown priority, not a kubelet's pod", aPod("p"), Policy{ProtectUnknownPriority: true}, "", ""},
 	} {
 		ranked, exempt := tt.policy.Rank([]Pod{tt.pod}, signal.MemoryAvailable, &State{}, start)

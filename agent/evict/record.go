@@ -31,6 +31,7 @@ type Record struct {
 	FirstGone    time.Time `json:"firstGone,omitzero"`  // exit of the first process
 	LastGone     time.Time `json:"lastGone,omitzero"`   // exit of the last process
 	Escalated    time.Time `json:"hardened,omitzero"`   // a soft eviction's grace period was ended early
+	Reported     time.Time `json:"reported,omitzero"`   // ReportAnswer came
 	// RankingAge is the age of the usage that the ranking is based on.
 	RankingAge time.Duration `json:"rankingAgeNanoseconds"`
 
@@ -55,6 +56,11 @@ type Record struct {
 	// SystemDirectories are the largest directories outside the pods, if a disk signal
 	// was futile and they were known.
 	SystemDirectories []DirectoryUsage `json:"outsideDirectories,omitempty"`
+
+	// ReportAnswer is what became of the report to the API server, as evictd-kube answered:
+	// reported, deleted, gone, terminating, forbidden, or an answer that is not final. It is
+	// empty before the first answer and if the eviction is not reported.
+	ReportAnswer string `json:"reportAnswer,omitempty"`
 
 	// Result is one of the Result constants. Error is why the eviction failed.
 	Result string `json:"result"`

@@ -134,13 +134,13 @@ func plus(a, b Amounts) Amounts {
 
 // Request returns the pod's request for a resource, as eviction ranks by it
 // (pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity): the pod-level request
-// if there is one, else that of its containers together, sidecars included. The
+// if there is one, which is not the case for ephemeral storage unless SummedRequests is set, else that of its containers together, sidecars included. The
 // overhead is added to a request that is not 0. Fractions of a unit are dropped. This
 // does not change the result of comparing usage with the request, because usage is a
 // whole number.
 func (p *Pod) Request(r signal.Resource) int64 {
 	var total int64
-	if whole := p.Resources.Requests.Amount(r); whole != nil && r == signal.Memory {
+	if whole := p.Resources.Requests.Amount(r); whole != nil && (r == signal.Memory || p.SummedRequests) {
 		total = floor(whole)
 	} else {
 		sum, _ := p.sumContainers(func(c *Container) *resource.Quantity { return c.Resources.Requests.Amount(r) })

@@ -102,6 +102,10 @@ func TestRequest(t *testing.T) {
 			t.Errorf("%s: Request(memory) = %d; want %d", tt.name, got, tt.want)
 		}
 	}
+	summed := Pod{SummedRequests: true, Containers: []Container{{}}, Resources: Resources{Requests: Amounts{Memory: qty("7"), EphemeralStorage: qty("5")}}}
+	if m, s := summed.Request(signal.Memory), summed.Request(signal.EphemeralStorage); m != 7 || s != 5 {
+		t.Errorf("requests of the whole pod: %d, %d; want 7, 5", m, s)
+	}
 	storage := Pod{
 		Containers:     []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("2Gi"), Memory: qty("1Mi")}}}},
 		InitContainers: []Container{{Sidecar: true, Resources: Resources{Requests: Amounts{EphemeralStorage: qty("1Gi"), Memory: qty("1Mi")}}}},

@@ -29,7 +29,7 @@ func (g generator) memoryNode(tl *timeline) {
 	}
 	tl.in.Policy = &Policy{
 		Thresholds: WithDerived(configured, SingleFs, g.oneIn(2)), TransitionPeriod: time.Minute,
-		MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2),
+		MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2), ProtectUnreportable: g.oneIn(2),
 	}
 	tl.in.Measured, tl.in.DryRun, tl.in.PodsUnknown = !g.oneIn(4), g.oneIn(3), g.oneIn(30)
 	for i := range 1 + g.IntN(12) {

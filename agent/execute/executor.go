@@ -82,9 +82,9 @@ func (e *Executor) Evict(ctx context.Context, rec evict.Record, job act.Job) {
 
 // Follow adds the record of a pod that was killed through a handle. The actuator
 // waits until the pod is gone and closes the handle.
-func (e *Executor) Follow(ctx context.Context, rec evict.Record, order evict.Order, handle *act.KillHandle, result act.KillResult) {
+func (e *Executor) Follow(ctx context.Context, rec evict.Record, job act.Job, handle *act.KillHandle, result act.KillResult) {
 	e.addRecord(rec)
-	e.actuator(rec.DryRun).Follow(ctx, order, handle, result)
+	e.actuator(rec.DryRun).Follow(ctx, job, handle, result)
 }
 
 // addRecord adds a record. It is called before the actuator can report on it.

@@ -36,8 +36,8 @@ func (a *actuator) call(call, uid string) {
 
 func (a *actuator) Evict(_ context.Context, j act.Job)    { a.call("evict", j.Order.UID) }
 func (a *actuator) Escalate(_ context.Context, j act.Job) { a.call("escalate", j.Order.UID) }
-func (a *actuator) Follow(_ context.Context, o evict.Order, _ *act.KillHandle, s act.KillResult) {
-	a.call(fmt.Sprint("follow ", s.Processes), o.UID)
+func (a *actuator) Follow(_ context.Context, j act.Job, _ *act.KillHandle, s act.KillResult) {
+	a.call(fmt.Sprint("follow ", s.Processes), j.Order.UID)
 }
 
 // counted records what is passed to the metrics.
@@ -84,7 +84,7 @@ func TestActuatorOfMode(t *testing.T) {
 		name := map[bool]string{false: "killer", true: "dry run"}[dryRun]
 		w := newFixture()
 		w.Evict(t.Context(), pending("a", dryRun), job("a"))
-		w.Follow(t.Context(), pending("b", dryRun), evict.Order{UID: "b"}, &act.KillHandle{}, act.KillResult{Processes: 3})
+		w.Follow(t.Context(), pending("b", dryRun), job("b"), &act.KillHandle{}, act.KillResult{Processes: 3})
 		w.Escalate(t.Context(), job("c"), dryRun)
 		w.Resume(t.Context(), job("d"), dryRun)
 		want := []string{name + " evict a", name + " follow 3 b", name + " escalate c", name + " evict d"}

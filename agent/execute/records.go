@@ -133,6 +133,24 @@ func (r *Records) resume(uid string) {
 	}
 }
 
+// SetReport sets what became of the report of a pod's last eviction to the API server, and when
+// evictd-kube has answered that. It reports whether the pod has a record.
+func (r *Records) SetReport(uid, answer string, at time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		rec := &r.list[i]
+		if rec.UID != uid || rec.Result == evict.ResultKernel || rec.DryRun {
+			continue
+		}
+		if rec.ReportAnswer != answer {
+			rec.ReportAnswer, rec.Reported = answer, at
+		}
+		return true
+	}
+	return false
+}
+
 // SetSystemCgroups sets the largest cgroups outside the pods in a pod's newest record.
 func (r *Records) SetSystemCgroups(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()

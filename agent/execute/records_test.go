@@ -136,6 +136,35 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// The report is that of the last eviction, whether or not it has ended. A repeated answer keeps
+// its time.
+func TestSetReport(t *testing.T) {
+	var r Records
+	for _, rec := range []evict.Record{
+		{UID: "u", Result: evict.ResultKilled}, {UID: "u", Result: evict.ResultPending}, {UID: "u", DryRun: true, Result: evict.ResultDryRun},
+		{UID: "u", Result: evict.ResultKernel}, {UID: "v", Result: evict.ResultPending},
+	} {
+		r.add(rec)
+	}
+	at := time.Unix(1000, 0)
+	if !r.SetReport("u", "delayed", at) || !r.SetReport("u", "reported", at.Add(time.Second)) || !r.SetReport("u", "reported", at.Add(time.Minute)) {
+		t.Error("SetReport(u) = false; want true")
+	}
+	if r.SetReport("w", "reported", at) {
+		t.Error("SetReport(w) = true; want false")
+	}
+	for i, rec := range r.List() {
+		want := rec
+		want.ReportAnswer, want.Reported = "", time.Time{}
+		if i == 1 {
+			want.ReportAnswer, want.Reported = "reported", at.Add(time.Second)
+		}
+		if diff := cmp.Diff(want, rec); diff != "" {
+			t.Errorf("record %d differs (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
 func TestRecordsKept(t *testing.T) {
 	var r Records
 	old := make([]evict.Record, 2*maxRecords)

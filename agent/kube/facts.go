@@ -29,6 +29,8 @@ type Facts struct {
 	peer  peer
 	state State
 	seen  time.Time // when state came
+	// cannotReport is why evictd-kube may not report evictions; nil if it has never said.
+	cannotReport *string
 }
 
 // fact is the facts about one pod.
@@ -92,6 +94,17 @@ func (f *Facts) Specification(running *evict.Pod) *evict.Pod {
 	return known.spec
 }
 
+// Exclusive returns why two instances of the pod with a UID must not run at the same time
+// ([Pod.Exclusive]); "" if they may.
+func (f *Facts) Exclusive(uid string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known := f.pods[uid]; known != nil {
+		return known.pod.Exclusive
+	}
+	return ""
+}
+
 // contradiction returns how facts contradict a running pod; "" if they do not.
 func contradiction(facts, running *evict.Pod) string {
 	switch {
@@ -129,6 +142,7 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 	}
 	f.prune(now)
 	f.peer.listed = true
+	f.noteCannotReport()
 	f.confirm()
 	pods, first := len(f.pods), f.firstRefused()
 	f.mu.Unlock()
@@ -140,8 +154,16 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 func (f *Facts) put(p *Pod, now time.Time) (why string) {
 	spec, err := p.parse()
 	if err == nil && f.scarce(p) {
-		p, spec, err = p.smallest()
+		var small *Pod
+		if small, spec, err = p.smallest(); err == nil {
+			p = small
+		}
 	}
+	return f.store(p, spec, err, now)
+}
+
+// store is put for facts that were parsed, with the error of that.
+func (f *Facts) store(p *Pod, spec *evict.Pod, err error, now time.Time) (why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {

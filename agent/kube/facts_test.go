@@ -220,3 +220,52 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Errorf("status %+v; want 1 pod and 1 refusal", s)
 	}
 }
+
+// What evictd-kube says about its rights counts after a complete list, and is saved.
+func TestCannotReport(t *testing.T) {
+	f := NewFacts()
+	say := func(why string) { f.setState(&State{AgeMilliseconds: -1, CannotReport: why}, testTime) }
+	want := func(when, why string) {
+		t.Helper()
+		if got := f.CannotReport(); got != why || f.Status(testTime).CannotReport != why {
+			t.Errorf("%s: CannotReport() = %q; want %q", when, got, why)
+		}
+	}
+	const never = "evictd-kube has never connected"
+	want("start", never)
+	f.connect(&Hello{}, testTime)
+	say("")
+	want("before the list", never)
+	f.connect(&Hello{}, testTime)
+	f.begin()
+	f.listed(testTime)
+	want("before a state", never)
+	version := f.Version()
+	say("")
+	want("after both", "")
+	if f.Version() == version {
+		t.Error("the facts are not saved after the change")
+	}
+	version = f.Version()
+	say("")
+	if f.Version() != version {
+		t.Error("the facts are saved without a change")
+	}
+	f.connect(&Hello{}, testTime)
+	say("no right to patch pods/status\n")
+	want("next session, before the list", "")
+	f.begin()
+	f.listed(testTime)
+	want("after the list", "no right to patch pods/status ")
+	content := encoded(t, f)
+	f = NewFacts()
+	if err := f.Restore(content, testTime); err != nil {
+		t.Fatal(err)
+	}
+	want("restart", "no right to patch pods/status ")
+	f = NewFacts()
+	if err := f.Restore([]byte(`{"format":1,"pods":[]}`), testTime); err != nil {
+		t.Fatal(err)
+	}
+	want("facts of an earlier version", never)
+}

@@ -35,6 +35,9 @@ type Feed struct {
 	Node     string
 	Software string
 	Log      *slog.Logger
+	// Orders carries out evictd's orders. It is set before Run; nil if evictions are not
+	// reported.
+	Orders OrderHandler
 
 	mu        sync.Mutex
 	lines     map[string][]byte // the facts, by UID; nil before the first list
@@ -45,11 +48,19 @@ type Feed struct {
 	failure   string    // why the pods are not watched; "" if they are
 	sendState bool      // the state must be sent
 	wake      chan struct{}
+
+	cannotReport string          // why evictions can't be reported
+	orders       map[string]bool // the IDs of the orders of this session
+	reports      []*Report       // answers that are not sent yet
+	reported     chan struct{}   // reports has some
 }
 
 // NewFeed returns a Feed without facts.
 func NewFeed(node, software string, log *slog.Logger) *Feed {
-	return &Feed{Node: node, Software: software, Log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Feed{
+		Node: node, Software: software, Log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		cannotReport: "evictd-kube has not looked at its rights yet", reported: make(chan struct{}, 1),
+	}
 }
 
 // Replace replaces all facts by the complete list of the node's pods.
@@ -126,12 +137,7 @@ func (f *Feed) line(p *Pod) []byte {
 	return line
 }
 
-func (f *Feed) notify() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
+func (f *Feed) notify() { wakeUp(f.wake) }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
 // after each failure, until ctx ends, and returns nil.
@@ -196,12 +202,13 @@ func (f *Feed) serve(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	f.Log.Info("connected to evictd", "software", printable(hello.Software))
+	f.resetOrders()
 	answers := make(chan error, 1)
 	go func() { answers <- f.answers(lines) }()
 	err = f.sendAll(ctx, conn, answers)
 	conn.Close()
-	if err == nil {
-		err = <-answers
+	if answersErr := <-answers; err == nil {
+		err = answersErr
 	}
 	return err
 }
@@ -217,23 +224,33 @@ func (f *Feed) answers(lines *lineReader) error {
 			return err
 		}
 		m, err := decode(line)
-		switch {
-		case err != nil:
-			return err
-		case m.Resend != nil:
-			f.resend()
-			continue
-		case m.Accepted == nil:
-			return errors.New("a message that only evictd-kube sends")
+		if err == nil {
+			err = f.apply(m)
 		}
-		f.Log.Info("evictd accepted the list of pods", "pods", m.Accepted.Pods, "refused", len(m.Accepted.Refused))
-		for i, r := range m.Accepted.Refused {
-			if i == maxNamed {
-				break
-			}
-			f.Log.Warn("evictd refused facts about a pod", "pod", printable(r.Pod), "reason", printable(r.Why))
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// apply applies a message of evictd.
+func (f *Feed) apply(m *Message) error {
+	switch {
+	case m.Resend != nil:
+		f.resend()
+	case m.Order != nil:
+		return f.order(m.Order)
+	case m.Withdraw != nil:
+		f.withdraw(m.Withdraw.ID)
+	case m.Accepted != nil:
+		f.Log.Info("evictd accepted the list of pods", "pods", m.Accepted.Pods, "refused", len(m.Accepted.Refused))
+		for _, r := range m.Accepted.Refused[:min(len(m.Accepted.Refused), maxNamed)] {
+			f.Log.Warn("evictd refused facts about a pod", "pod", printable(r.Pod), "reason", printable(r.Why))
+		}
+	default:
+		return errors.New("a message that only evictd-kube sends")
+	}
+	return nil
 }
 
 // resend sends the complete list again.
@@ -244,55 +261,57 @@ func (f *Feed) resend() {
 	f.notify()
 }
 
-// sendAll sends the state and the complete list, and then changes. It returns nil if
-// answers has an error.
+// sendAll sends the state, the complete list, and then changes, at most every sendInterval. It
+// sends answers to orders at once. It returns nil if answers has an error.
 func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) error {
 	f.mu.Lock()
 	f.sendList, f.sendState = f.lines != nil, true
 	f.mu.Unlock()
-	states := time.NewTicker(StateInterval)
+	states, pause := time.NewTicker(StateInterval), time.NewTimer(sendInterval)
 	defer states.Stop()
+	defer pause.Stop()
 	var lists uint64
-	for {
+	var wake chan struct{} // f.wake, or nil until sendInterval after the last changes
+	send := func() error {
 		batch, err := f.batch(&lists)
 		if err != nil {
 			return err
 		}
-		if len(batch) > 0 {
-			if err := write(conn, batch); err != nil {
-				return err
-			}
-		}
-		if !sleep(ctx, sendInterval) {
-			return ctx.Err()
-		}
+		wake = nil
+		pause.Reset(sendInterval)
+		return f.writeAll(conn, batch)
+	}
+	err := send()
+	for err == nil {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-answers:
 			answers <- err
 			return nil
-		case <-f.wake:
+		case <-f.reported:
+			err = f.writeReports(conn)
+		case <-pause.C:
+			wake = f.wake
+		case <-wake:
+			err = send()
 		case <-states.C:
 			f.mu.Lock()
 			f.sendState = true
 			f.mu.Unlock()
+			err = send()
 		}
 	}
+	return err
 }
 
-// chunk is how many lines have writeTimeout together. evictd throttles what it reads: the
-// largest take 0.2 s each (decodeRate).
-const chunk = 16
-
-// write writes lines.
-func write(conn net.Conn, batch [][]byte) error {
+// writeAll writes lines, and answers to orders between them.
+func (f *Feed) writeAll(conn net.Conn, batch [][]byte) error {
 	for lines := range slices.Chunk(batch, chunk) {
-		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		if err := write(conn, lines); err != nil {
 			return err
 		}
-		buffers := net.Buffers(lines)
-		if _, err := buffers.WriteTo(conn); err != nil {
+		if err := f.writeReports(conn); err != nil {
 			return err
 		}
 	}
@@ -326,7 +345,10 @@ func (f *Feed) batch(lists *uint64) (batch [][]byte, err error) {
 	}
 	clear(f.dirty)
 	if f.sendState {
-		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure)}
+		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure), CannotReport: printable(f.cannotReport)}
+		if f.Orders == nil {
+			s.CannotReport = "this evictd-kube does not report evictions"
+		}
 		if !f.confirmed.IsZero() {
 			s.AgeMilliseconds = time.Since(f.confirmed).Milliseconds()
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -40,9 +41,10 @@ func TestListenAndServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		const failures = 3
-		attempts, l := 0, &idleListener{closed: make(chan struct{})}
+		var attempts atomic.Int32
+		l := &idleListener{closed: make(chan struct{})}
 		listen := func() (net.Listener, error) {
-			if attempts++; attempts <= failures {
+			if attempts.Add(1) <= failures {
 				return nil, fmt.Errorf("lchown: %w", syscall.EPERM)
 			}
 			return l, nil
@@ -57,14 +59,14 @@ func TestListenAndServe(t *testing.T) {
 		}()
 		for i := 1; i <= failures; i++ {
 			synctest.Wait()
-			if got := facts.Status(time.Now()); attempts != i || got.Pods != 1 || !strings.Contains(got.Error, syscall.EPERM.Error()) {
-				t.Errorf("after %d attempts: %+v; want %d attempts, one pod and the error", attempts, got, i)
+			if got := facts.Status(time.Now()); attempts.Load() != int32(i) || got.Pods != 1 || !strings.Contains(got.Error, syscall.EPERM.Error()) {
+				t.Errorf("after %d attempts: %+v; want %d attempts, one pod and the error", attempts.Load(), got, i)
 			}
 			time.Sleep(listenRetry)
 		}
 		synctest.Wait()
-		if got := facts.Status(time.Now()); attempts != failures+1 || got.Error != "" {
-			t.Errorf("after %d attempts: error %q; want none after %d", attempts, got.Error, failures+1)
+		if got := facts.Status(time.Now()); attempts.Load() != failures+1 || got.Error != "" {
+			t.Errorf("after %d attempts: error %q; want none after %d", attempts.Load(), got.Error, failures+1)
 		}
 		if n := strings.Count(log.String(), syscall.EPERM.Error()); n != 1 {
 			t.Errorf("%d log lines: %s; want 1", n, log.String())

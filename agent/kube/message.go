@@ -135,21 +135,31 @@ func decode(line []byte) (*Message, error) {
 // maxText is how many bytes of a text from the peer are shown.
 const maxText = 500
 
+// ellipsis ends a text that was cut.
+const ellipsis = "…"
+
 // printable returns text from the peer in bounded length, with a space for each character
 // that can't be printed: control characters, and those that change the direction of text.
-func printable(s string) string {
-	cut := len(s) > maxText
+func printable(s string) string { return printableUpTo(s, maxText) }
+
+// printableUpTo is printable for a text that is cut at longest bytes, to which the ellipsis is added.
+func printableUpTo(s string, longest int) string {
+	cut := len(s) > longest
 	if cut {
-		s = s[:maxText]
+		s = s[:longest]
 	}
 	out := []rune(s)
 	for i, r := range out {
-		if !unicode.IsPrint(r) || r == utf8.RuneError { // which has three bytes, also for one
+		if !isPrint(r) {
 			out[i] = ' '
 		}
 	}
 	if cut {
-		return string(out) + "…"
+		return string(out) + ellipsis
 	}
 	return string(out)
 }
+
+// isPrint reports whether a character can be printed. utf8.RuneError stands for bytes that are
+// none: it has three, also for one.
+func isPrint(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }

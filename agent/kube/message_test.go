@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -41,7 +42,9 @@ var hostile = []string{
 	`{"order":{"id":1}}`, `{"pod":{"uid":7}}`, `{"pod":{"priority":"high"}}`, `{"pod":{"priority":2147483648}}`, `{"pod":{"priority":1.5}}`,
 	`{"pod":{"annotations":{}}}`, `{"pod":{"containers":[{"resources":{"requests":{"gpu":"1"}}}]}}`, `{"pod":{"labels":{"a":1}}}`,
 	`{"gone":"u1"}`, `{"list":{"id":-1}}`, `{"list":{"id":1e99}}`, `{"list":{"id":1},"listed":{"id":1}}`, `{"state":{"ageMilliseconds":"0"}}`,
-	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":1},"pod":{}}`, strings.Repeat(`{"pod":`, 9000), strings.Repeat("[", 20000),
+	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":1},"pod":{}}`,
+	`{"report":[]}`, `{"report":{"id":1}}`, `{"report":{"id":"i","answer":"gone","stage":"ended"}}`, `{"report":{"id":"i"},"withdraw":{"id":"i"}}`,
+	`{"withdraw":"i"}`, `{"order":{"id":"i","decided":"yesterday"}}`, `{"order":{"id":"i","annotations":{"a":1}}}`, `{"order":{"id":"i","graceSeconds":1.5}}`, strings.Repeat(`{"pod":`, 9000), strings.Repeat("[", 20000),
 }
 
 func TestDecodeRefuses(t *testing.T) {
@@ -78,8 +81,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// FuzzLines reads hostile streams as a session does: nothing panics, the facts are
-// bounded, and a message that is decoded can be encoded.
+// FuzzLines reads hostile streams as a session does: nothing panics, the facts and the orders
+// are bounded, and a message that is decoded can be encoded.
 func FuzzLines(f *testing.F) {
 	for _, line := range hostile {
 		f.Add([]byte(line + "\n"))
@@ -91,7 +94,14 @@ func FuzzLines(f *testing.F) {
 	f.Add(line)
 	f.Add(append(bytes.Clone(line), line[:40]...))
 	f.Add([]byte(`{"state":{"connected":true,"ageMilliseconds":9223372036854775807,"error":"\u001b[2J"}}` + "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` + "\n"))
+	for _, a := range []Answer{AnswerMarked, AnswerReported, AnswerForbidden, "perhaps"} {
+		f.Add([]byte(`{"report":{"id":"i","answer":"` + string(a) + `","why":"\u001b[2J"}}` + "\n" + `{"report":{"id":"i","answer":"` + string(a) + `","why":"w"}}` + "\n"))
+	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
+		orders := fuzzedOrders()
+		feed := NewFeed("n1", "fuzz", slog.New(slog.DiscardHandler))
+		feed.Orders = &recorder{feed: feed, orders: map[string]Order{}}
+		feed.resetOrders()
 		lines, facts := newLineReader(bytes.NewReader(stream), maxPodSize), NewFacts()
 		for {
 			line, err := lines.next()
@@ -110,7 +120,17 @@ func FuzzLines(f *testing.F) {
 				t.Fatalf("encode(decode(%q)) = %v", line, err)
 			}
 			apply(facts, m)
+			if m.Report != nil && m.Report.check() == nil {
+				orders.report(m.Report, testTime)
+			}
+			if m.Order != nil || m.Withdraw != nil {
+				_ = feed.apply(m)
+			}
 		}
+		if len(feed.reports) > MaxOrders {
+			t.Fatalf("%d reports wait", len(feed.reports))
+		}
+		checkFuzzed(t, orders)
 		if s := facts.Status(testTime); s.Pods > MaxPods || len(s.Refused) > maxNamed {
 			t.Fatalf("status %+v", s)
 		}
@@ -121,6 +141,29 @@ func FuzzLines(f *testing.F) {
 			t.Fatalf("Restore(Encode()) = %v", err)
 		}
 	})
+}
+
+// fuzzedOrders returns Orders with one, with the ID "i".
+func fuzzedOrders() *Orders {
+	o := NewOrders(OrdersOptions{Save: func() {}, Lift: func(string, string) {}, Log: slog.New(slog.DiscardHandler)})
+	o.Restore([]SavedOrder{{Order: Order{ID: "i", UID: "u", Namespace: "n", Name: "p", Stage: StageKilled, Reason: "Evicted"}, Began: testTime, Killed: testTime}}, testTime)
+	return o
+}
+
+// checkFuzzed checks that answers have changed only what they may, and that the orders can be
+// restored.
+func checkFuzzed(t *testing.T, o *Orders) {
+	t.Helper()
+	s := o.Status()
+	if len(s.Pending) != 1 || s.Pending[0].Order.Stage != StageKilled || !isPrintable(s.Pending[0].Why, maxWhy) {
+		t.Fatalf("orders %+v; want one that is killed", s)
+	}
+	restored := fuzzedOrders()
+	restored.byUID, restored.byID = map[string]*pending{}, map[string]*pending{}
+	restored.Restore(o.Saved(), testTime)
+	if len(restored.Saved()) != 1 || restored.Forbidden("u") != o.Forbidden("u") {
+		t.Fatalf("orders after a restart %+v; want %+v", restored.Saved(), o.Saved())
+	}
 }
 
 // apply does what a session does with a message.

@@ -1,6 +1,12 @@
 package kube
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+)
 
 // Stage is how far the eviction of a pod is.
 type Stage string
@@ -88,4 +94,107 @@ type Report struct {
 	Answer Answer `json:"answer"`
 	// Why is the reason, in one line with the remedy; empty if Answer says all.
 	Why string `json:"why,omitempty"`
+}
+
+const (
+	// maxOrderID is the maximum length of the ID of an order.
+	maxOrderID = 64
+	// maxMessage and maxAnnotations are the largest message of an order, and the most bytes that
+	// all its annotations take. With both, also escaped in JSON, an order is a line of the
+	// protocol.
+	maxMessage, maxAnnotations = 4 << 10, 4 << 10
+	// maxWhy is the longest reason of a report: what printable returns.
+	maxWhy = maxText + len(ellipsis)
+)
+
+// key returns namespace/name, to be shown.
+func (o *Order) key() string { return printable(o.Namespace + "/" + o.Name) }
+
+// check validates everything but the ID, which an order does not have from its beginning.
+func (o *Order) check() error {
+	for _, f := range []struct{ field, value string }{{"uid", o.UID}, {"namespace", o.Namespace}, {"name", o.Name}} {
+		if !IsName(f.value) {
+			return fmt.Errorf("order with the %s %.60q, which is not a name", f.field, f.value)
+		}
+	}
+	switch o.Stage {
+	case StageStopping, StageKilled, StageWaiting, StageEnded:
+	default:
+		return fmt.Errorf("order with the stage %.60q", o.Stage)
+	}
+	switch {
+	case o.Reason == "" || !isPrintable(o.Reason, maxText):
+		return errors.New("order without a reason, or with one that can't be printed")
+	case !isPrintable(o.Message, maxMessage+len(ellipsis)):
+		return errors.New("order with a message that can't be printed")
+	case !isPrintable(o.Exclusive, maxText):
+		return errors.New("order with a text that can't be printed")
+	case sizeOf(o.Annotations) > maxAnnotations:
+		return errors.New("order with annotations that are too long")
+	case o.GraceSeconds < 0 || o.GraceSeconds > math.MaxInt32:
+		return fmt.Errorf("order with a grace period of %d seconds", o.GraceSeconds)
+	}
+	return nil
+}
+
+// sizeOf returns how many bytes annotations take.
+func sizeOf(annotations map[string]string) (n int) {
+	for key, value := range annotations {
+		n += len(key) + len(value)
+	}
+	return n
+}
+
+// checkID returns an error if id can't be that of an order.
+func checkID(id string) error {
+	if len(id) > maxOrderID || !IsName(id) {
+		return fmt.Errorf("order ID %.60q is not a name of at most %d characters", id, maxOrderID)
+	}
+	return nil
+}
+
+// known reports whether a is an answer.
+func (a Answer) known() bool {
+	switch a {
+	case AnswerMarked, AnswerAsserted, AnswerDelayed:
+		return true
+	}
+	return a.final()
+}
+
+// final reports whether nothing more is expected of evictd-kube.
+func (a Answer) final() bool {
+	switch a {
+	case AnswerReported, AnswerDeleted, AnswerGone, AnswerTerminating, AnswerForbidden:
+		return true
+	}
+	return false
+}
+
+// check validates a report.
+func (r *Report) check() error {
+	if err := checkID(r.ID); err != nil {
+		return err
+	}
+	switch {
+	case !r.Answer.known():
+		return fmt.Errorf("report with the answer %.60q", r.Answer)
+	case !isPrintable(r.Why, maxWhy):
+		return fmt.Errorf("report with a reason that can't be printed or has more than %d bytes", maxWhy)
+	}
+	return nil
+}
+
+// isPrintable reports whether a text has at most longest bytes, all of characters that can be
+// printed.
+func isPrintable(s string, longest int) bool {
+	if len(s) > longest || !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !isPrint(r) {
+			return false
+		}
+	}
+	return true
 }

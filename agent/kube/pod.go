@@ -128,6 +128,9 @@ func (p *Pod) convert() (*evict.Pod, error) {
 		Resources: q.resources("resources", p.Resources), Overhead: q.amounts("overhead", p.Overhead),
 		Containers: q.containers("containers", p.Containers), InitContainers: q.containers("initContainers", p.InitContainers),
 	}
+	if len(p.Containers) == 1 && p.Containers[0].Name == allContainers {
+		pod.Resources, pod.Containers, pod.SummedRequests = pod.Containers[0].Resources, nil, true
+	}
 	pod.EphemeralContainers = slices.Grow(pod.EphemeralContainers, len(p.EphemeralContainers))
 	for _, name := range p.EphemeralContainers {
 		pod.EphemeralContainers = append(pod.EphemeralContainers, evict.Container{Name: name})

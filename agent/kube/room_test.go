@@ -1,16 +1,21 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // tiny returns pod i with as few facts as possible.
@@ -98,7 +103,7 @@ func testRunningPodsHaveFacts(t *testing.T, flood int) {
 		}
 	}
 	for i := range running {
-		if p := f.Specification(runs(first + i)); p == nil || *p.Priority != 7 || p.Containers[0].Resources.Requests.Memory == nil {
+		if p := f.Specification(runs(first + i)); p == nil || *p.Priority != 7 || p.Request(signal.Memory) == 0 {
 			t.Fatalf("Specification(%d) = %+v; want its priority and request", i, p)
 		}
 	}
@@ -239,5 +244,35 @@ func TestListFormatsWhatItNames(t *testing.T) {
 	_, refused := f.listed(testTime)
 	if len(refused) != maxNamed || refused[0].Pod != "default/web-0" || refused[1].Pod != "default/web-1" || refused[2].Pod != "default/web-10" {
 		t.Errorf("refused %+v; want the first %d by name", refused, maxNamed)
+	}
+}
+
+// Facts that were stored in full are in full after a restart.
+func TestRestartReducesNoFacts(t *testing.T) {
+	f := NewFacts()
+	for i := range MaxPods {
+		f.put(fat(i), testTime)
+	}
+	full := func(f *Facts) (uids []string) {
+		for uid, known := range f.pods {
+			if !known.pod.Reduced {
+				uids = append(uids, uid)
+			}
+		}
+		slices.Sort(uids)
+		return uids
+	}
+	for range 5 { // the order of the saved facts is random
+		var saved bytes.Buffer
+		if _, err := f.Encode(&saved); err != nil {
+			t.Fatal(err)
+		}
+		next := NewFacts()
+		if err := next.Restore(saved.Bytes(), testTime); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(full(f), full(next)); diff != "" || len(next.pods) != len(f.pods) {
+			t.Fatalf("%d pods after a restart, %d before; in full (-before +after):\n%s", len(next.pods), len(f.pods), diff)
+		}
 	}
 }

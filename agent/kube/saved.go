@@ -14,6 +14,8 @@ const savedFormat = 1
 type savedHead struct {
 	Format int       `json:"format"`
 	AsOf   time.Time `json:"asOf,omitzero"`
+	// CannotReport is why evictd-kube may not report evictions; nil if it has never said.
+	CannotReport *string `json:"cannotReport,omitempty"`
 }
 
 // Encode writes the facts for [Facts.Restore], one pod at a time, and returns their version,
@@ -21,7 +23,7 @@ type savedHead struct {
 // head: what the facts may contain needs no escapes in JSON.
 func (f *Facts) Encode(w io.Writer) (version uint64, err error) {
 	f.mu.Lock()
-	head, version := savedHead{Format: savedFormat, AsOf: f.asOf.Round(0)}, f.version
+	head, version := savedHead{savedFormat, f.asOf.Round(0), f.cannotReport}, f.version
 	pods := make([]*Pod, 0, len(f.pods))
 	for _, known := range f.pods {
 		pods = append(pods, known.pod) // immutable once it is in the map
@@ -72,12 +74,18 @@ func (f *Facts) Restore(content []byte, now time.Time) error {
 		return fmt.Errorf("saved facts have format %d, not %d", s.Format, savedFormat)
 	}
 	for _, p := range s.Pods {
-		if p != nil {
-			f.put(p, now)
+		if p == nil {
+			continue
 		}
+		// Facts that were stored in full fit again: their order must not reduce them.
+		spec, err := p.parse()
+		f.store(p, spec, err, now)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if s.CannotReport != nil {
+		f.cannotReport = new(printable(*s.CannotReport))
+	}
 	for _, known := range f.pods {
 		known.restoredAt = now
 	}

@@ -50,6 +50,8 @@ type Server struct {
 	UID      int
 	Software string // evictd's version
 	Facts    *Facts
+	// Orders are sent to evictd-kube; nil for none.
+	Orders *Orders
 	// Changed is called after a change of facts. It must not wait.
 	Changed func()
 	Log     *slog.Logger
@@ -221,35 +223,8 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 	if skipped, ok := s.connected.allow(began); ok {
 		s.Log.Info("evictd-kube has connected", "software", printable(hello.Software), "node", printable(hello.Node), "not_logged", skipped)
 	}
-	t := session{Server: s, conn: conn}
-	for {
-		if err := conn.SetReadDeadline(time.Now().Add(silenceTimeout)); err != nil {
-			return err
-		}
-		if line, err = lines.next(); err != nil {
-			return err
-		}
-		if !s.throttle(ctx, decodedSize(line)) {
-			return net.ErrClosed
-		}
-		m, err := decode(line)
-		if err != nil {
-			return err
-		}
-		if m.Listed != nil && !sleep(ctx, time.Until(s.listedAt.Add(listInterval))) {
-			return net.ErrClosed
-		}
-		if err := t.apply(m); err != nil {
-			return err
-		}
-	}
-}
-
-// session applies the messages of one connection.
-type session struct {
-	*Server
-	conn net.Conn
-	list *ListID // the list that is being sent; nil for none
+	t := session{Server: s, out: newOutbox()}
+	return t.run(ctx, conn, lines)
 }
 
 // decodedSize returns as how many bytes a line counts.
@@ -263,79 +238,6 @@ func (s *Server) throttle(ctx context.Context, size int) bool {
 	now := time.Now()
 	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
 	return wait == 0 || sleep(ctx, wait)
-}
-
-// apply applies a message.
-func (t *session) apply(m *Message) error {
-	now := time.Now()
-	switch {
-	case m.State != nil:
-		t.Facts.setState(m.State, now)
-		return t.ask(now)
-	case m.List != nil:
-		t.list = m.List
-		t.Facts.begin()
-		return nil
-	case m.Pod != nil:
-		if why := t.Facts.put(m.Pod, now); why != "" {
-			t.logRefusal(m.Pod, why, now)
-		}
-	case m.Gone != nil:
-		t.Facts.gone(m.Gone.UID, now)
-	case m.Listed != nil:
-		if t.list == nil || *t.list != *m.Listed {
-			return fmt.Errorf("end of list %d, which did not begin", m.Listed.ID)
-		}
-		t.list, t.listedAt = nil, now
-		pods, refused := t.Facts.listed(now)
-		if err := send(t.conn, &Message{Accepted: &Accepted{ID: m.Listed.ID, Pods: pods, Refused: refused}}); err != nil {
-			return err
-		}
-	default:
-		return errors.New("a message that only evictd sends")
-	}
-	if t.list == nil { // else once at its end
-		t.change(now)
-	}
-	return nil
-}
-
-// ask asks for the complete list if it has facts for which there was no room before.
-// evictd-kube sends a state at least every StateInterval.
-func (t *session) ask(now time.Time) error {
-	if t.list != nil || !t.Facts.wantsList(now) {
-		return nil
-	}
-	return send(t.conn, &Message{Resend: &Resend{}})
-}
-
-// change calls Changed, now or changeInterval after the last call.
-func (t *session) change(now time.Time) {
-	if t.changedAt.After(now) {
-		return // that call comes after this change
-	}
-	wait := max(0, t.changedAt.Add(changeInterval).Sub(now))
-	t.changedAt = now.Add(wait)
-	time.AfterFunc(wait, t.Changed)
-}
-
-func (t *session) logRefusal(p *Pod, reason string, now time.Time) {
-	if skipped, ok := t.refusals.allow(now); ok {
-		t.Log.Warn("refused facts about a pod", "pod", p.key(), "reason", printable(reason), "not_logged", skipped)
-	}
-}
-
-// send writes a message.
-func send(conn net.Conn, m *Message) error {
-	line, err := encode(m)
-	if err != nil {
-		return err
-	}
-	if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err
-	}
-	_, err = conn.Write(line)
-	return err
 }
 
 // sleep waits and reports whether ctx has not ended.

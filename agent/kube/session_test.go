@@ -52,7 +52,14 @@ func serve(t *testing.T, socket string, facts *Facts) *evictdSide {
 		UID: os.Getuid(), Software: "evictd test", Facts: facts, Log: slog.New(slog.NewTextHandler(&e.log, nil)),
 		Changed: func() { e.changes.Add(1) },
 	}
-	l, err := net.Listen("unix", socket)
+	e.start(t)
+	return e
+}
+
+// start runs the Server.
+func (e *evictdSide) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", e.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +73,6 @@ func serve(t *testing.T, socket string, facts *Facts) *evictdSide {
 		}
 	})
 	t.Cleanup(e.stop)
-	return e
 }
 
 // run runs a Feed until the returned function is called.

@@ -7,6 +7,7 @@ type peer struct {
 	connected bool
 	listed    bool // it has sent a complete list
 	ageKnown  bool // it has sent the age of the facts
+	stated    bool // it has sent a state
 	hello     Hello
 	since     time.Time
 	err       string // why there is no session, or why the last one ended
@@ -17,7 +18,9 @@ func (f *Facts) setState(s *State, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state, f.seen = *s, now
-	f.state.Error = printable(s.Error)
+	f.state.Error, f.state.CannotReport = printable(s.Error), printable(s.CannotReport)
+	f.peer.stated = true
+	f.noteCannotReport()
 	f.confirm()
 	f.prune(now) // regularly
 }
@@ -78,6 +81,8 @@ type Status struct {
 	// maxNamed that are refused now.
 	Refusals uint64
 	Refused  []Refusal
+	// CannotReport is what [Facts.CannotReport] returns.
+	CannotReport string
 }
 
 // Status returns the present status.
@@ -97,7 +102,7 @@ func (f *Facts) Status(now time.Time) Status {
 	}
 	first := f.firstRefused()
 	f.mu.Unlock()
-	s.Software, s.Node, s.Refused = printable(s.Software), printable(s.Node), shown(first)
+	s.Software, s.Node, s.Refused, s.CannotReport = printable(s.Software), printable(s.Node), shown(first), f.CannotReport()
 	return s
 }
 
@@ -122,4 +127,24 @@ func (f *Facts) Describe(uid string) (_ FactsDescription, ok bool) {
 	return FactsDescription{
 		Owner: printable(known.pod.Owner.text()), AsOf: f.asOf, Refused: printable(known.refused), Reduced: known.pod.Reduced, Gone: known.gone,
 	}, true
+}
+
+// CannotReport returns why evictd-kube may not report evictions, as it last said after a
+// complete list, also to an earlier evictd; "" if it may.
+func (f *Facts) CannotReport() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cannotReport == nil {
+		return "evictd-kube has never connected"
+	}
+	return *f.cannotReport
+}
+
+// noteCannotReport uses what the state says about reports, after a complete list.
+func (f *Facts) noteCannotReport() {
+	if !f.peer.listed || !f.peer.stated || f.cannotReport != nil && *f.cannotReport == f.state.CannotReport {
+		return
+	}
+	f.cannotReport = new(f.state.CannotReport)
+	f.version++
 }

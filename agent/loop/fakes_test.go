@@ -335,7 +335,7 @@ type actuator struct {
 func (a actuator) Evict(_ context.Context, j act.Job) {
 	n, uid := a.n, j.Order.UID
 	n.wantGuard("evict", j.Guard)
-	n.note("evict %s hard %t grace %v", uid, j.Order.Hard, j.Order.Grace)
+	n.note("evict %s hard %t grace %v%s", uid, j.Order.Hard, j.Order.Grace, reported(j))
 	if err := n.refuses[uid]; err != nil {
 		n.report(act.Progress{UID: uid, Stage: act.Refused, Time: time.Now(), Err: err})
 		return
@@ -349,19 +349,29 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 	})
 }
 
-func (a actuator) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s act.KillResult) {
+// reported marks a job that evictd-kube reports.
+func reported(j act.Job) string {
+	if j.Reported {
+		return " reported"
+	}
+	return ""
+}
+
+func (a actuator) Follow(_ context.Context, j act.Job, h *act.KillHandle, s act.KillResult) {
 	defer h.Close()
-	a.n.note("follow %s", o.UID)
+	uid := j.Order.UID
+	a.n.wantGuard("follow", j.Guard)
+	a.n.note("follow %s%s", uid, reported(j))
 	if s.Err != nil {
-		a.n.report(act.Progress{UID: o.UID, Stage: act.Refused, Time: time.Now(), Err: s.Err})
+		a.n.report(act.Progress{UID: uid, Stage: act.Refused, Time: time.Now(), Err: s.Err})
 		return
 	}
-	a.n.report(act.Progress{UID: o.UID, Stage: act.Signalled, Time: time.Now(), Processes: s.Processes})
-	a.n.work.Go(func() { a.n.die(o.UID) })
+	a.n.report(act.Progress{UID: uid, Stage: act.Signalled, Time: time.Now(), Processes: s.Processes})
+	a.n.work.Go(func() { a.n.die(uid) })
 }
 
 func (a actuator) Escalate(_ context.Context, j act.Job) {
-	a.n.note("escalate %s", j.Order.UID)
+	a.n.note("escalate %s%s", j.Order.UID, reported(j))
 	a.n.wantGuard("escalate", j.Guard)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.die(j.Order.UID) })
@@ -374,19 +384,19 @@ type dryRun struct {
 }
 
 func (d dryRun) Evict(_ context.Context, j act.Job) {
-	d.n.note("dry run: evict %s", j.Order.UID)
+	d.n.note("dry run: evict %s%s", j.Order.UID, reported(j))
 	d.n.wantGuard("dry run", j.Guard)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
 }
 
-func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s act.KillResult) {
+func (d dryRun) Follow(_ context.Context, j act.Job, h *act.KillHandle, s act.KillResult) {
 	defer h.Close()
-	d.n.note("dry run: follow %s", o.UID)
+	d.n.note("dry run: follow %s%s", j.Order.UID, reported(j))
 	stage := act.Finished
 	if s.Err != nil {
 		stage = act.Refused
 	}
-	d.report(act.Progress{UID: o.UID, Stage: stage, Time: time.Now(), Processes: s.Processes, Err: s.Err})
+	d.report(act.Progress{UID: j.Order.UID, Stage: stage, Time: time.Now(), Processes: s.Processes, Err: s.Err})
 }
 
 func (d dryRun) Escalate(_ context.Context, j act.Job) { d.n.note("dry run: escalate %s", j.Order.UID) }

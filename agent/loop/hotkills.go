@@ -50,6 +50,10 @@ func refusals(kills []hot.Kill) (list []evict.Outcome) {
 // adoptHotKills adds the records of the hot path's kills, as if the step had ordered
 // them, and makes the executor follow their victims to the end.
 func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
+	if len(v.Orders.Adopted) == 0 {
+		return
+	}
+	guard := l.inventory.Guard()
 	for i := range v.Orders.Adopted { // one per kill, in the order of the kills
 		k, order := &kills[i], v.Orders.Adopted[i]
 		s := k.Threshold.Signal
@@ -64,7 +68,7 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 		handle := k.Handle.(*act.KillHandle)
 		l.killHandles.remove(order.UID, k.Handle)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, order, handle, k.Result)
+		l.execute.Follow(ctx, rec, l.killedJob(order, v, guard, handle), handle, k.Result)
 		handle.Unref()
 	}
 }
@@ -129,7 +133,7 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 	for i, o := range orders {
 		rec := l.record(v, &o)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, o, handles[i], request.Results[i])
+		l.execute.Follow(ctx, rec, l.killedJob(o, v, guard, handles[i]), handles[i], request.Results[i])
 	}
 	return rest
 }

@@ -329,7 +329,7 @@ func (l *Loop) updateMode(s *pods.Snapshot) Mode {
 		if m.DryRun {
 			l.log.Warn("dry run: nothing is evicted", "why", m.Reasons)
 		} else {
-			l.log.Info("enforcing: pods are evicted when a threshold is met")
+			l.log.Info("enforcing: pods are evicted when a threshold is met", "evictions_reported", m.Reporting)
 		}
 	}
 	l.mode = m

@@ -13,6 +13,9 @@ type Mode struct {
 	// ReasonsExceptKubelet are the reasons except that a kubelet owns the pods, for which a shutdown has
 	// a rule of its own.
 	ReasonsExceptKubelet []string
+	// Reporting is set if evictd enforces next to a kubelet (kubelet: auto) because evictd-kube
+	// reports evictions of its pods to the API server.
+	Reporting bool
 }
 
 // Facts are what the mode depends on.
@@ -22,6 +25,9 @@ type Facts struct {
 	KubeletFound          evict.Kubelet
 	KubeletSettingChanged bool   // KubeletFound was determined under another value of Kubelet
 	Misplaced             string // why evictd does not find itself on the host; empty if it does
+	// CannotReport is why no program reports evictions of a kubelet's pods to the API server;
+	// empty if evictd-kube does, or did when it was last connected.
+	CannotReport string
 }
 
 // decideMode returns the mode: dry run if there is any reason for it.
@@ -41,12 +47,13 @@ func decideMode(f Facts) Mode {
 		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.KubeletFound.Process)
 	}
 	exceptKubelet := slices.Clip(why)
-	if f.Kubelet == "auto" && f.KubeletFound.HasSandboxes {
-		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
+	besideKubelet := f.Kubelet == "auto" && f.KubeletFound.HasSandboxes
+	if besideKubelet && f.CannotReport != "" {
+		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto): " + f.CannotReport)
 	}
-	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet}
+	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet, Reporting: besideKubelet && len(why) == 0}
 }
 
 func (m Mode) equal(other Mode) bool {
-	return m.DryRun == other.DryRun && slices.Equal(m.Reasons, other.Reasons)
+	return m.DryRun == other.DryRun && m.Reporting == other.Reporting && slices.Equal(m.Reasons, other.Reasons)
 }

@@ -27,8 +27,11 @@ func TestDecideMode(t *testing.T) {
 	}{
 		{"enforcing", Facts{Kubelet: "auto"}, false, ""},
 		{"configured", Facts{Kubelet: "auto", Configured: "--dry-run was given"}, true, "--dry-run"},
-		{"a kubelet's pods", Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}}, true, "kubelet: auto"},
-		{"override", Facts{Kubelet: "override", KubeletFound: evict.Kubelet{HasSandboxes: true}}, false, ""},
+		{"a kubelet's pods", Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}, CannotReport: "kube.uid is not set"}, true, "(kubelet: auto): kube.uid is not set"},
+		{"a kubelet's pods, reported", Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}}, false, ""},
+		{"a kubelet's pods, reported, but configured", Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}, Configured: "--dry-run was given"}, true, "--dry-run"},
+		{"no kubelet's pods and no evictd-kube", Facts{Kubelet: "auto", CannotReport: "kube.uid is not set"}, false, ""},
+		{"override without evictd-kube", Facts{Kubelet: "override", KubeletFound: evict.Kubelet{HasSandboxes: true}, CannotReport: "kube.uid is not set"}, false, ""},
 		{"override does not undo --dry-run", Facts{Kubelet: "override", KubeletFound: evict.Kubelet{HasSandboxes: true}, Configured: "--dry-run was given"}, true, "--dry-run"},
 		{"absent", Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{HasSandboxes: true}}, false, ""},
 		{"absent, but seen", Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{Process: "/usr/bin/kubelet (pid 7)"}}, true, "pid 7"},
@@ -38,6 +41,9 @@ func TestDecideMode(t *testing.T) {
 		got := decideMode(tc.facts)
 		if got.DryRun != tc.dryRun || !strings.Contains(strings.Join(got.Reasons, "\n"), tc.why) || (len(got.Reasons) > 0) != tc.dryRun {
 			t.Errorf("%s: decideMode() = %+v; want dry run %v because of %q", tc.name, got, tc.dryRun, tc.why)
+		}
+		if want := tc.facts.Kubelet == "auto" && tc.facts.KubeletFound.HasSandboxes && !tc.dryRun; got.Reporting != want {
+			t.Errorf("%s: decideMode() = %+v; want reporting %t", tc.name, got, want)
 		}
 	}
 }
@@ -208,6 +214,7 @@ func TestDecideModeReasons(t *testing.T) {
 		facts Facts
 		want  int
 	}{
+		{Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}, CannotReport: "why"}, 0},
 		{Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}}, 0},
 		{Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}, Configured: "--dry-run was given"}, 1},
 		{Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{Process: "pid 7"}, Misplaced: "where?"}, 2},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/pods"
@@ -36,7 +37,7 @@ func (l *Loop) act(ctx context.Context, v *View) {
 		l.expectDiskSpace(v, &order)
 		rec := l.record(v, &order)
 		l.logOrder(&rec)
-		l.execute.Evict(ctx, rec, Job(order, &v.Snapshot, guard))
+		l.execute.Evict(ctx, rec, l.job(order, v, guard))
 	}
 	for _, order := range v.Orders.Evict {
 		switch s, known := signal.Parse(order.Cause); {
@@ -81,7 +82,7 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 	guard := l.inventory.Guard()
 	for _, uid := range v.Orders.Escalate {
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.toResume[uid] {
-			l.execute.Escalate(ctx, Job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard), v.Mode.DryRun)
+			l.execute.Escalate(ctx, l.job(evict.Order{UID: uid, Hard: true}, v, guard), v.Mode.DryRun)
 		}
 		l.log.Warn("grace period ended early: a hard threshold is met", "uid", uid)
 	}
@@ -100,7 +101,7 @@ func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 		}
 		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
 		l.log.Warn("resuming an eviction of an earlier run", "pod", victim.Pod, "hard", order.Hard, "grace", order.Grace.String())
-		l.execute.Resume(ctx, Job(order, &v.Snapshot, guard), false)
+		l.execute.Resume(ctx, l.job(order, v, guard), false)
 	}
 	// A victim that the first complete list lacks has gone.
 	l.toResume = nil
@@ -109,5 +110,33 @@ func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 // Job returns the actuator's job for an order: with the handle of its pod.
 func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	h := s.Handles[o.UID]
-	return act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Containers: h.Containers, Guard: guard}
+	return act.Job{
+		Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Containers: h.Containers, Guard: guard,
+		SandboxPID: h.SandboxPID, SandboxStart: h.SandboxStart, OtherContainers: h.OtherContainers,
+	}
+}
+
+// job is Job, and says whether evictd-kube reports the eviction.
+func (l *Loop) job(o evict.Order, v *View, guard *evict.Guard) act.Job {
+	job := Job(o, &v.Snapshot, guard)
+	job.Reported = l.reports(v) && v.Snapshot.Handles[o.UID].Facts && !job.Owned
+	return job
+}
+
+// reports reports whether evictd-kube reports the evictions of a kubelet's pods.
+func (l *Loop) reports(v *View) bool {
+	return l.config.Kubelet == config.KubeletAuto && !v.Mode.DryRun
+}
+
+// killedJob returns the job for an order whose pod was killed through a handle. If the pod
+// is no longer listed, the job is the one that the handle was opened for. Under kubelet:
+// auto a kubelet's pod without facts is not evicted, so that one is a Reported job.
+func (l *Loop) killedJob(o evict.Order, v *View, guard *evict.Guard, handle *act.KillHandle) act.Job {
+	if _, listed := v.Snapshot.Handles[o.UID]; listed {
+		return l.job(o, v, guard)
+	}
+	job := handle.Job()
+	job.Order, job.Guard = o, guard
+	job.Reported = l.reports(v) && !job.Owned
+	return job
 }

@@ -259,7 +259,32 @@ func TestNextToAKubelet(t *testing.T) {
 		if calls := n.took(); !slices.Contains(calls, "hot b dry run false") || !strings.Contains(n.log.String(), "enforcing: pods are evicted when a threshold is met") {
 			t.Errorf("calls = %q without the kubelet; want b evicted", calls)
 		}
-	}, func(n *node, _ *Options) { n.add("b", gi); n.kubelet = true })
+	}, func(n *node, _ *Options) {
+		n.add("b", gi)
+		n.kubelet, n.facts.CannotReport = true, "kube.uid is not set"
+	})
+}
+
+// Next to a kubelet whose pods' evictions are reported, evictd enforces. A pod whose eviction
+// can't be reported is exempt, on the hot path too.
+func TestReportingNextToAKubelet(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.grow("b", 7*gi)
+		n.grow("unreportable", 8*gi+gi/2)
+		n.alarm()
+		n.pass(5 * time.Second)
+		calls := n.took()
+		if !slices.Contains(calls, "hot b dry run false") || slices.ContainsFunc(calls, func(c string) bool { return strings.Contains(c, "unreportable") }) {
+			t.Errorf("calls = %q; want b killed, and nothing else", calls)
+		}
+		if mode := n.last().Mode; mode.DryRun || !mode.Reporting {
+			t.Errorf("mode = %+v; want enforcing and reporting", mode)
+		}
+	}, func(n *node, _ *Options) {
+		n.add("b", gi)
+		n.add("unreportable", gi)
+		n.kubelet, n.pods[1].Unreportable = true, "no facts"
+	})
 }
 
 // The actuator never waits for the loop to receive its reports.

@@ -138,6 +138,13 @@ func use(t *testing.T, m *Metrics) {
 	m.Filesystems(func() []evict.FilesystemStatus {
 		return []evict.FilesystemStatus{{Name: "nodefs", Readable: true, At: now}, {Name: "imagefs", ReadOnly: true, At: now.Add(-time.Minute)}, {Name: "containerfs"}}
 	})
+	m.Kubernetes(func() Kubernetes {
+		return Kubernetes{
+			Connected: true, FactsAsOf: time.Now().Add(time.Hour), FactsRefused: 1, // an age of 0 in the golden file
+			Answered: 2, Unanswered: 3, OldestUnanswered: 4500 * time.Millisecond, Forbidden: 5, Orders: 6, Revived: 7, Rejected: 8, TimedOut: 9,
+			Answers: map[string]uint64{"reported": 10, "asserted": 11}, Undone: 11, FencesSet: 12, FencesChanged: 13, FencesLifted: 14, FencesUnlifted: 15, FencesFailed: 16,
+		}
+	})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Duration: 1500 * time.Millisecond})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Duration: time.Second, DryRun: true})
 	m.KernelOOMKilled(true)

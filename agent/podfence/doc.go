@@ -26,14 +26,14 @@
 //   - [Open] at start, before anything is killed. It returns the fences that an earlier
 //     evictd of this boot left. The caller keeps those of pods whose eviction is pending
 //     and lifts the others.
-//   - [Table.Prepare], when a pod may become a victim, on a goroutine that may block. It
-//     opens the limits. [Fence.Close] when it no longer may.
-//   - [Fence.Set], right after the kill, on any thread. It opens nothing, allocates nothing
-//     unless it fails, and takes no mutex. It was measured to take 3 µs. The write to
-//     cgroup.max.descendants waits for the kernel's cgroup_mutex (cgroup_max_descendants_write),
-//     so a thread that must not block hands Set to another; pids.max is written before it and
-//     waits for nothing. If Set fails, there is no fence, or with [ErrPartial] a part of it,
-//     and the caller has to expect the pod to run again.
+//   - [Table.Prepare], [Fence.Set] and [Fence.Close], one after the other, right after the
+//     kill, on a goroutine that may block (act.Fencer). Nothing need be opened before: all
+//     three were measured to take 16 µs (99 % up to 40 µs). Close leaves a fence that is set
+//     as it is. Set opens nothing, allocates nothing unless it fails, and takes no mutex. The
+//     write to cgroup.max.descendants waits for the kernel's cgroup_mutex
+//     (cgroup_max_descendants_write); pids.max is written before it and waits for nothing. If
+//     Set fails, there is no fence, or with [ErrPartial] a part of it, and the caller has to
+//     expect the pod to run again. [ErrBusy] means that the fence is being lifted.
 //   - [Table.Check] every 500 ms, on one goroutine that may block. It sets limits again
 //     that others changed, and repairs the file of marks.
 //   - [Fence.Lift] when the pod may run after all, and [Table.LiftAll] at a clean stop, on

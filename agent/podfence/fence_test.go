@@ -3,6 +3,7 @@ package podfence
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -341,11 +342,23 @@ func TestCloseTable(t *testing.T) {
 	if got := p.limits(); got != p.all("0") {
 		t.Errorf("limits after Close = %s; want %s", got, p.all("0"))
 	}
-	n, problem, err := Release(Options{File: file, BootID: testBoot, Hierarchy: h})
-	if n != 1 || problem != nil || err != nil {
-		t.Errorf("Release = %d, %v, %v; want 1", n, problem, err)
+	released, problem, err := Release(Options{File: file, BootID: testBoot, Hierarchy: h})
+	if want := []Released{{UID: p.uid, Path: p.path}}; !slices.Equal(released, want) || problem != nil || err != nil {
+		t.Errorf("Release = %+v, %v, %v; want %+v", released, problem, err, want)
 	}
 	if got := p.limits(); got != before {
 		t.Errorf("limits after Release = %s; want %s", got, before)
+	}
+}
+
+// Where no evictd has set fences, Release makes no file.
+func TestReleaseWithoutFile(t *testing.T) {
+	file := marksFile(t)
+	released, problem, err := Release(Options{File: file, BootID: testBoot, Hierarchy: native(t)})
+	if len(released) != 0 || problem != nil || err != nil {
+		t.Errorf("Release = %+v, %v, %v; want nothing", released, problem, err)
+	}
+	if _, err := os.Stat(filepath.Dir(file)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of the file exists: %v", err)
 	}
 }

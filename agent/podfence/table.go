@@ -3,6 +3,7 @@ package podfence
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -185,16 +186,28 @@ func (t *Table) LiftAll() (lifted int, err error) {
 	return lifted, errors.Join(errs...)
 }
 
-// Release lifts the fences that an evictd of this boot left, as the operator may ask for
-// when none runs. problem is [Found.Problem]: fences that are not known may remain.
-func Release(o Options) (lifted int, problem, err error) {
+// Released is a fence that an evictd of this boot left.
+type Released struct {
+	UID, Path string
+	// Err is why it could not be lifted. Its mark stays.
+	Err error
+}
+
+// Release lifts the fences that an evictd of this boot left, when none that sets fences runs.
+// It makes no file. problem is [Found.Problem]: fences that are not known may remain.
+func Release(o Options) (released []Released, problem, err error) {
+	if _, err := os.Lstat(o.File); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
 	t, found, err := Open(o)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	defer t.Close()
-	lifted, err = t.LiftAll()
-	return lifted, found.Problem, err
+	for _, f := range found.Fences {
+		released = append(released, Released{UID: f.UID(), Path: f.Path(), Err: f.Lift()})
+	}
+	return released, found.Problem, nil
 }
 
 // Close closes all descriptors. Fences that are set stay so, with their marks, for the next

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
 )
 
 // annotationGrace is the container annotation with the pod's terminationGracePeriodSeconds
@@ -23,8 +24,9 @@ type deduction struct {
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
 	listed      *listedPod
-	specs       Specifications // nil if there is no source of them
-	spec        *evict.Pod     // the pod's specification; nil if there is none
+	specs       Specifications        // nil if there is no source of them
+	forbidden   func(uid string) bool // see Options; may be nil
+	spec        *evict.Pod            // the pod's specification; nil if there is none
 }
 
 // fill completes a pod whose containers are set.
@@ -53,7 +55,7 @@ func (d *deduction) fill(p *pod) {
 		d.resources(p, running)
 	} else {
 		p.explanation.QoSOrigin, p.explanation.RequestOrigin = "the pod's specification", "the pod's specification"
-		p.declared = true
+		p.declared = !d.spec.SummedRequests // the kubelet computes a container's score from its own request
 	}
 	d.annotations(p)
 }
@@ -213,7 +215,12 @@ func grace(running []*Container) *int64 {
 // handle returns the identities that an eviction of the pod needs.
 func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
-	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil}
+	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil, SandboxPID: l.sandbox.pid, SandboxStart: l.sandbox.start}
+	for i := range l.Containers {
+		if c := &l.Containers[i]; c.State == cri.StateCreated {
+			h.OtherContainers = append(h.OtherContainers, c.ID)
+		}
+	}
 	for _, pc := range p.containers {
 		c := evict.RunningContainer{ID: pc.id, Name: pc.name, Unproven: pc.unproven, InitPID: pc.location.pid, InitStart: pc.location.start, LogPath: l.container(pc.id).LogPath, Init: pc.init, Index: pc.index}
 		if pc.unproven == "" {

@@ -22,6 +22,9 @@ type Options struct {
 	Runtime Runtime
 	// Specifications describe the pods; may be nil.
 	Specifications Specifications
+	// Forbidden reports whether the API server has refused the report of an eviction of the pod
+	// with this UID. It answers without I/O; nil means never.
+	Forbidden func(uid string) bool
 	// Hierarchy is the tree with the pods' cgroups.
 	Hierarchy *cgroup.Hierarchy
 	Procfs    kernel.FS
@@ -41,6 +44,7 @@ type Options struct {
 type Inventory struct {
 	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
+	forbidden  func(uid string) bool // nil means never
 	hierarchy  *cgroup.Hierarchy
 	procfs     kernel.FS
 	cgroupRoot string
@@ -101,7 +105,7 @@ func New(o Options) *Inventory {
 		log = slog.New(slog.DiscardHandler)
 	}
 	i := &Inventory{
-		specs: o.Specifications, hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
+		specs: o.Specifications, forbidden: o.Forbidden, hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
 		refresh: make(chan struct{}, 1), runtimeChanged: make(chan struct{}, 1), listReplaced: make(chan struct{}), scanRequests: make(chan struct{}, 1),
 		locations: map[string]*location{}, cgroups: newCgroupCache(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},

@@ -39,10 +39,16 @@ type Snapshot struct {
 type Handle struct {
 	SandboxID string
 	// Owned reports that no kubelet made the pod, so that evictd may stop its sandbox.
-	Owned      bool
+	Owned bool
 	// Facts reports that the pod's specification comes from the API server (Specifications).
-	Facts bool
+	Facts      bool
 	Containers []evict.RunningContainer
+	// SandboxPID is the first process of the sandbox as the runtime names it, and
+	// SandboxStart its start time in clock ticks since boot; 0 if unknown.
+	SandboxPID   int
+	SandboxStart uint64
+	// OtherContainers are the IDs of the containers that are created and not started.
+	OtherContainers []string
 }
 
 // Measure reads the usage of each pod. It calls no runtime and waits for nothing but the

@@ -18,10 +18,11 @@ import (
 // listSnapshot is what is known after one list. It is immutable once published. Its cgroups
 // stay open, if only to return [cgroup.ErrGone].
 type listSnapshot struct {
-	listed           time.Time // when the list was last complete
-	requested        time.Time // when that was requested
-	attempted        time.Time // when the last list was requested, whatever the result
-	pods             []*pod    // running pods, by namespace, name and UID
+	listed           time.Time       // when the list was last complete
+	requested        time.Time       // when that was requested
+	attempted        time.Time       // when the last list was requested, whatever the result
+	pods             []*pod          // running pods, by namespace, name and UID
+	sandboxes        []listedSandbox // whether or not a container of the pod runs
 	handles          map[string]Handle
 	guard            *evict.Guard
 	trustedKubelets  []evict.KubeletProcess
@@ -83,6 +84,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 	locations := make(map[string]*location, len(inv.locations))
 	claims := map[int]int{} // how many containers and sandboxes name each pid
 	for _, l := range listed {
+		snap.sandboxes = append(snap.sandboxes, listedSandbox{l.UID, l.Sandbox.ID})
 		l.sandbox = inv.locateSandbox(&l.Sandbox)
 		snap.byCgroup.add(l.sandbox)
 		claims[l.sandbox.pid]++
@@ -117,7 +119,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 		if len(p.containers) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l, specs: inv.specs}
+		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l, specs: inv.specs, forbidden: inv.forbidden}
 		d.fill(p)
 		// UIDs must be unique: crictl accepts any text as a UID. Of two sandboxes with one
 		// UID the older keeps it.

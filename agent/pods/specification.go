@@ -12,6 +12,7 @@ func (d *deduction) specify(p *pod) {
 	p.spec = d.running(p)
 	if d.specs != nil {
 		d.spec = d.specs.Specification(&p.spec)
+		p.spec.Unreportable = d.unreportable(&p.spec)
 	}
 	if d.spec == nil {
 		return
@@ -23,7 +24,7 @@ func (d *deduction) specify(p *pod) {
 	p.spec.UID, p.spec.Namespace, p.spec.Name, p.spec.Kubelet = running.UID, running.Namespace, running.Name, running.Kubelet
 	// A specification does not lift an exemption.
 	p.spec.Static = p.spec.Static || running.Static
-	p.spec.ProtectedReason = running.ProtectedReason
+	p.spec.ProtectedReason, p.spec.Unreportable = running.ProtectedReason, running.Unreportable
 	if running.Priority != nil && (p.spec.Priority == nil || *p.spec.Priority < *running.Priority) {
 		p.spec.Priority = running.Priority
 	}
@@ -31,6 +32,20 @@ func (d *deduction) specify(p *pod) {
 	if p.spec.Labels == nil {
 		p.spec.Labels, p.spec.RuntimeLabels = running.Labels, nil
 	}
+}
+
+// unreportable returns why the eviction of the pod can't be reported to the API server; "" if it
+// can, or need not be because no kubelet made the pod.
+func (d *deduction) unreportable(running *evict.Pod) string {
+	switch {
+	case !running.Kubelet:
+		return ""
+	case d.spec == nil:
+		return "no facts of the API server, so that its eviction can't be reported"
+	case d.forbidden != nil && d.forbidden(running.UID):
+		return "the API server refused the report of an earlier eviction"
+	}
+	return ""
 }
 
 // running returns the pod as the kubelet described it to the runtime.

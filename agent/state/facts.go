@@ -37,6 +37,7 @@ func (s *Store) LoadFacts() ([]byte, error) {
 	path := filepath.Join(s.dir, factsName)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
+		s.noteMissed(factsName)
 		return nil, nil
 	}
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxFileSize) {

@@ -1,13 +1,13 @@
 // Package state saves what must survive a restart of the agent: the state of the
 // decision (grace timers, the transition window, victims in flight), a node
-// shutdown in progress, the last records and node-level reclaims, and the kubelet
-// processes that no kill may reach.
+// shutdown in progress, the last records and node-level reclaims, the orders to
+// evictd-kube, and the kubelet processes that no kill may reach.
 //
 // The file is replaced as a whole by rename, so after a crash the directory has
 // either the old file or the new one. The file carries the boot id and
-// CLOCK_BOOTTIME. After a reboot the decision's state is dropped. After an absence
-// of ten seconds or more the grace timers are dropped, because it is unknown
-// whether the threshold stayed crossed. Records are kept in both cases.
+// CLOCK_BOOTTIME. After a reboot the decision's state and the orders are dropped.
+// After an absence of ten seconds or more the grace timers are dropped, because it
+// is unknown whether the threshold stayed crossed. Records are kept in both cases.
 //
 // A directory that can't be written to does not prevent the agent from starting.
 // The agent then runs without persistence, [Store.Err] returns the reason, each
@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
@@ -93,6 +94,16 @@ type Saved struct {
 	// because a kubelet that was moved into a pod's cgroup would not be found
 	// again.
 	Kubelets []evict.KubeletProcess `json:"kubelets,omitempty"`
+	// Orders are the orders to evictd-kube that have not ended. A reboot ends them with the
+	// fences of their pods.
+	Orders []kube.SavedOrder `json:"orders,omitempty"`
+}
+
+// eachOrderTime calls f with each time of orders that is set.
+func eachOrderTime(orders []kube.SavedOrder, f func(*time.Time)) {
+	for i := range orders {
+		orders[i].EachTime(f)
+	}
 }
 
 // eachImageTime calls f with each time of uses that is set.
@@ -135,6 +146,8 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	saved.Shutdown.EachTime(move)
 	saved.Images = slices.Clone(saved.Images)
 	eachImageTime(saved.Images, move)
+	saved.Orders = slices.Clone(saved.Orders)
+	eachOrderTime(saved.Orders, move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -143,6 +156,13 @@ func (s *Store) save(saved Saved, clock Clock) error {
 		_, err := w.Write(content)
 		return err
 	})
+}
+
+// noteMissed records a file that does not exist, if it may appear with the directory.
+func (s *Store) noteMissed(name string) {
+	if s.lock == nil {
+		s.missed = append(s.missed, name)
+	}
 }
 
 // prepare retries what failed earlier: it opens and locks the directory where Open
@@ -157,12 +177,12 @@ func (s *Store) prepare() error {
 		}
 		s.lock = opened.lock
 	}
-	if s.loadMissed {
-		path := filepath.Join(s.dir, fileName)
+	for len(s.missed) > 0 {
+		path := filepath.Join(s.dir, s.missed[0])
 		if err := os.Rename(path, path+missedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("move aside a state file that appeared after the start: %w", err)
 		}
-		s.loadMissed = false
+		s.missed = s.missed[1:]
 	}
 	if s.brokenPath != "" {
 		if err := os.Rename(s.brokenPath, s.brokenPath+corruptSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -236,7 +256,7 @@ func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.loadMissed = s.lock == nil
+		s.noteMissed(fileName)
 		return Saved{}, "", nil
 	}
 	if err != nil {
@@ -272,6 +292,7 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	f.Decision.EachTime(move)
 	f.Shutdown.EachTime(move)
 	eachImageTime(f.Images, move)
+	eachOrderTime(f.Orders, move)
 	note := ""
 	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
 		// A hard memory threshold that was acted on stays Active while it is met.

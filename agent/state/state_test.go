@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -41,6 +42,10 @@ func example(now time.Time) Saved {
 		LastBoot:  &shutdown.LastBoot{Reason: shutdown.LastUnknown},
 		Images:    []evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
 		Kubelets:  []evict.KubeletProcess{{PID: 70, Executable: "/usr/bin/kubelet", Start: 7000}},
+		Orders: []kube.SavedOrder{{ // evictd-kube recognizes by Decided what it has written, whatever the clock
+			Order: kube.Order{ID: "i", UID: "u", Namespace: "default", Name: "web", Stage: kube.StageEnded, Reason: "Evicted", Decided: saveTime},
+			Began: now.Add(-3 * time.Second), Killed: now.Add(-2 * time.Second), Answer: kube.AnswerGone, Answered: now.Add(-time.Second),
+		}},
 	}
 }
 

@@ -20,10 +20,10 @@ type Store struct {
 	// replaced. Only Load and Save access it, and they are never called
 	// concurrently.
 	brokenPath string
-	// loadMissed is set if Load found no state while the directory could not be
-	// opened. A state that appears later, for example on a filesystem that was
-	// mounted late, was then not loaded.
-	loadMissed bool
+	// missed has the names of the files that Load and LoadFacts did not find while the
+	// directory could not be opened. A file that appears later, for example on a
+	// filesystem that was mounted late, was then not loaded.
+	missed []string
 	// prepareMutex is locked by Save and SaveFacts, which may run concurrently.
 	prepareMutex sync.Mutex
 	err          atomic.Pointer[error]

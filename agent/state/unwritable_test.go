@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,7 +150,10 @@ func TestSaveMovesMissedStateAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock := Clock{BootID: "b1", Uptime: time.Hour, Now: saveTime}
-	if err := errors.Join(first.Save(example(saveTime), clock), first.Close()); err != nil {
+	facts := func(text string) func(io.Writer) error {
+		return func(w io.Writer) error { _, err := io.WriteString(w, text); return err }
+	}
+	if err := errors.Join(first.Save(example(saveTime), clock), first.SaveFacts(facts("old facts")), first.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("none", base, "tmpfs", unix.MS_RDONLY, ""); err != nil {
@@ -173,9 +177,15 @@ func TestSaveMovesMissedStateAside(t *testing.T) {
 	if saved, _, err := store.Load(clock); err != nil || len(saved.Records) != 0 {
 		t.Fatalf("Load() = %d records, %v; want none", len(saved.Records), err)
 	}
+	if content, err := store.LoadFacts(); err != nil || content != nil {
+		t.Fatalf("LoadFacts() = %q, %v; want none", content, err)
+	}
 	unmount()
-	if err := store.Save(Saved{}, clock); err != nil {
-		t.Fatalf("Save() after the directory appeared: %v", err)
+	if err := errors.Join(store.Save(Saved{}, clock), store.SaveFacts(facts("none"))); err != nil {
+		t.Fatalf("saved after the directory appeared: %v", err)
+	}
+	if kept, err := os.ReadFile(filepath.Join(dir, factsName+missedSuffix)); err != nil || string(kept) != "old facts" {
+		t.Errorf("the facts that appeared late: %q, %v; want them moved aside", kept, err)
 	}
 	kept, err := os.ReadFile(filepath.Join(dir, fileName+missedSuffix))
 	if err != nil || !strings.Contains(string(kept), "default/old") {

@@ -52,6 +52,10 @@ type Options struct {
 	LastShutdown shutdown.LastBoot // how the previous boot ended
 	Warnings     []string          // of the start
 	Facts        *kube.Facts       // of evictd-kube; nil if none is configured
+	// Orders returns the evictions that evictd-kube reports, and Fences the state of the evicted
+	// pods' fences; nil if there are none.
+	Orders func() kube.OrdersStatus
+	Fences func() FenceStatus
 	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
@@ -97,7 +101,8 @@ func (b *Backend) Status() control.Status {
 	}
 	s.Runtime = runtimeStatus(b.o.Inventory.Status())
 	if b.o.Facts != nil {
-		s.Kubernetes = kubernetesStatus(b.o.Facts, now)
+		s.Kubernetes = b.kubernetesStatus(now)
+		s.Warnings = append(s.Warnings, b.kubernetesWarnings(now)...)
 	}
 	s.Shutdown = b.shutdownStatus()
 	for _, r := range append(b.o.Reclaimer.Reports(), b.proactive.snapshot()...) {
@@ -115,7 +120,7 @@ func (b *Backend) Status() control.Status {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
 	}
-	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Reasons}
+	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Reasons, Reporting: v.Mode.Reporting}
 	s.Signals = signals(v, now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
@@ -234,7 +239,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	now := time.Now()
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
-		At: v.Time, Signal: s, Exempt: exempt,
+		At: v.Time, Signal: s, Exempt: b.explainFacts(v, exempt),
 		Observation: signals(v, now)[s],
 	}
 	for i, r := range ranked {
@@ -266,6 +271,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "active file cache counts as used, as in the kubelet; memoryAccounting: available counts it as reclaimable")
 		}
 	}
+	e.Notes = append(e.Notes, b.reportNotes(v, now)...)
 	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
 		for _, p := range dryRunVictims(v) {

@@ -54,6 +54,12 @@ func (b *Backend) Checks() []metrics.Check {
 			}
 			return metrics.Pass, "enforcing"
 		}},
+		{Name: "reports", Run: func() (metrics.Result, string) {
+			if warnings := b.kubernetesWarnings(time.Now()); len(warnings) > 0 {
+				return metrics.Warn, strings.Join(warnings, "; ")
+			}
+			return metrics.Pass, "none is late"
+		}},
 	}
 }
 

@@ -1,23 +1,178 @@
 package status
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/metrics"
 )
 
-// kubernetesStatus returns the status of evictd-kube and its facts.
-func kubernetesStatus(facts *kube.Facts, now time.Time) *control.Kubernetes {
-	s := facts.Status(now)
+// FenceStatus describes the fences of evicted pods.
+type FenceStatus struct {
+	// Set is how many are set now, and Unlifted how many of those could not be lifted.
+	Set, Unlifted int
+	// These count since the start: evictions without a fence because it could not be set, fences
+	// that were lifted, limits of fences that another program wrote, and evicted pods of which
+	// the kubelet started a container again.
+	Failed, Lifted, Changed, Revived uint64
+}
+
+// kubernetesStatus returns the status of evictd-kube, its facts and the evictions that it
+// reports.
+func (b *Backend) kubernetesStatus(now time.Time) *control.Kubernetes {
+	s := b.o.Facts.Status(now)
 	k := &control.Kubernetes{
 		Connected: s.Connected, Software: s.Software, Node: s.Node, Watching: s.Watching, Error: s.Error,
-		AgeSeconds: control.Age(s.AsOf, now), Pods: s.Pods, Used: s.Used, Refusals: s.Refusals,
+		AgeSeconds: control.Age(s.AsOf, now), Pods: s.Pods, Used: s.Used, Refusals: s.Refusals, CannotReport: s.CannotReport,
 	}
 	for _, r := range s.Refused {
 		k.Refused = append(k.Refused, control.Refusal(r))
 	}
+	if b.o.Orders != nil {
+		k.Orders = ordersStatus(b.o.Orders(), b.fences(), now)
+	}
 	return k
+}
+
+func (b *Backend) fences() FenceStatus {
+	if b.o.Fences == nil {
+		return FenceStatus{}
+	}
+	return b.o.Fences()
+}
+
+// maxOrders is how many of the pending orders are shown. There can be kube.MaxOrders.
+const maxOrders = 20
+
+func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Orders {
+	o := &control.Orders{
+		Pending: len(s.Pending), Unanswered: s.Unanswered, Forbidden: s.Forbidden,
+		Begun: s.Begun, Revived: f.Revived, Rejected: s.Rejected, TimedOut: s.TimedOut, Undone: s.Answers[kube.AnswerAsserted],
+		Fences: f.Set, FencesUnlifted: f.Unlifted, FencesFailed: f.Failed, FencesChanged: f.Changed, FencesLifted: f.Lifted,
+	}
+	if oldest := oldestUnanswered(&s); oldest != nil {
+		o.UnansweredSeconds = control.Age(oldest.Began, now)
+	}
+	for _, p := range s.Pending[:min(maxOrders, len(s.Pending))] {
+		o.Oldest = append(o.Oldest, control.Order{
+			Pod: p.Order.Namespace + "/" + p.Order.Name, UID: p.Order.UID, Stage: string(p.Order.Stage), Since: p.Began,
+			Answer: string(p.Answer), Why: p.Why, Exclusive: p.Order.Exclusive, CgroupGone: p.CgroupGone,
+		})
+	}
+	if len(s.Answers) > 0 {
+		o.Answers = map[string]uint64{}
+	}
+	for answer, n := range s.Answers {
+		o.Answers[string(answer)] = n
+	}
+	return o
+}
+
+// oldestUnanswered returns the oldest order without a final answer; nil if there is none.
+func oldestUnanswered(s *kube.OrdersStatus) *kube.PendingOrder {
+	for i := range s.Pending {
+		if !s.Pending[i].Final {
+			return &s.Pending[i]
+		}
+	}
+	return nil
+}
+
+// unansweredLimit is the age of an order without a final answer from which it is reported.
+const unansweredLimit = time.Minute
+
+// ordersWarning returns a warning if an eviction has not been reported to the API server for
+// unansweredLimit; "" otherwise.
+func ordersWarning(s *kube.OrdersStatus, now time.Time) string {
+	oldest := oldestUnanswered(s)
+	if oldest == nil || now.Sub(oldest.Began) < unansweredLimit {
+		return ""
+	}
+	answer := "no answer of evictd-kube"
+	if oldest.Answer != "" {
+		answer = "last answer " + string(oldest.Answer)
+	}
+	if oldest.Why != "" {
+		answer += ": " + oldest.Why
+	}
+	others := ""
+	if n := s.Unanswered - 1; n > 0 {
+		others = fmt.Sprintf(", and %d more", n)
+	}
+	return fmt.Sprintf("eviction of %s/%s has not been reported to the API server for %v%s (stage %s; %s)",
+		oldest.Order.Namespace, oldest.Order.Name, now.Sub(oldest.Began).Round(time.Second), others, oldest.Order.Stage, answer)
+}
+
+// kubernetesWarnings returns warnings about the reports of evictions.
+func (b *Backend) kubernetesWarnings(now time.Time) (list []string) {
+	if b.o.Orders == nil {
+		return nil
+	}
+	s := b.o.Orders()
+	if warning := ordersWarning(&s, now); warning != "" {
+		list = append(list, warning)
+	}
+	if n := b.fences().Unlifted; n > 0 {
+		list = append(list, fmt.Sprintf("fences that could not be lifted: %d; no container of these pods can start", n))
+	}
+	return list
+}
+
+// reportNotes explains which evictions are reported to the API server.
+func (b *Backend) reportNotes(v *loop.View, now time.Time) (notes []string) {
+	if v.Mode.Reporting {
+		notes = append(notes, "evictions of the kubelet's pods are reported to the API server")
+	}
+	if b.o.Orders == nil {
+		return notes
+	}
+	for _, o := range ordersStatus(b.o.Orders(), FenceStatus{}, now).Oldest {
+		text := fmt.Sprintf("%s: its eviction is being reported to the API server since %v (stage %s", o.Pod, now.Sub(o.Since).Round(time.Millisecond), o.Stage)
+		if o.Answer != "" {
+			text += ", last answer " + o.Answer
+		}
+		if o.Why != "" {
+			text += ": " + o.Why
+		}
+		notes = append(notes, text+")")
+	}
+	return notes
+}
+
+// answers are all answers of evictd-kube, so that each has a series from the start.
+var answers = []kube.Answer{
+	kube.AnswerMarked, kube.AnswerReported, kube.AnswerAsserted, kube.AnswerDeleted, kube.AnswerGone, kube.AnswerTerminating,
+	kube.AnswerForbidden, kube.AnswerDelayed,
+}
+
+// KubernetesMetrics returns the state of evictd-kube for a scrape of the metrics.
+func (b *Backend) KubernetesMetrics() metrics.Kubernetes {
+	now := time.Now()
+	facts, fences := b.o.Facts.Status(now), b.fences()
+	m := metrics.Kubernetes{
+		Connected: facts.Connected, FactsAsOf: facts.AsOf, FactsRefused: facts.Refusals,
+		FencesSet: fences.Set, FencesUnlifted: fences.Unlifted, FencesFailed: fences.Failed, FencesChanged: fences.Changed,
+		FencesLifted: fences.Lifted, Revived: fences.Revived, Answers: map[string]uint64{},
+	}
+	if b.o.Orders == nil {
+		return m
+	}
+	s := b.o.Orders()
+	m.Answered, m.Unanswered = len(s.Pending)-s.Unanswered, s.Unanswered
+	m.Orders, m.Rejected, m.TimedOut = s.Begun, s.Rejected, s.TimedOut
+	m.Forbidden, m.Undone = s.Forbidden, s.Answers[kube.AnswerAsserted]
+	if oldest := oldestUnanswered(&s); oldest != nil {
+		m.OldestUnanswered = now.Sub(oldest.Began)
+	}
+	for _, answer := range answers {
+		m.Answers[string(answer)] = s.Answers[answer]
+	}
+	return m
 }
 
 // factsOf describes the facts about a pod; nil if there are none.
@@ -37,4 +192,37 @@ func factsOf(facts *kube.Facts, uid string, now time.Time) *control.Facts {
 		f.Note = "labels, tolerations, volumes or single containers are left out: they are not valid, or there is no room for them"
 	}
 	return f
+}
+
+// explainFacts adds to the details of exempt pods why their facts are not used: a pod without
+// facts has an unknown priority, which may be why it is exempt.
+func (b *Backend) explainFacts(v *loop.View, exempt []evict.Exempt) []evict.Exempt {
+	if b.o.Facts == nil {
+		return exempt
+	}
+	pods := make(map[string]*evict.Pod, len(v.Snapshot.Pods))
+	for i := range v.Snapshot.Pods {
+		pods[v.Snapshot.Pods[i].UID] = &v.Snapshot.Pods[i]
+	}
+	for i := range exempt {
+		x := &exempt[i]
+		if pod := pods[x.UID]; pod == nil || !pod.Kubelet || pod.Static {
+			continue
+		}
+		if why := unusedFacts(b.o.Facts, x.UID); why != "" {
+			x.Detail = strings.TrimPrefix(x.Detail+"; "+why, "; ")
+		}
+	}
+	return exempt
+}
+
+// unusedFacts returns why a pod has no facts that evictd uses; "" if it has.
+func unusedFacts(facts *kube.Facts, uid string) string {
+	switch about, ok := facts.Describe(uid); {
+	case !ok:
+		return "no facts of the API server"
+	case about.Refused != "":
+		return "facts of the API server are refused: " + about.Refused
+	}
+	return ""
 }

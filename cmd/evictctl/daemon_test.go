@@ -140,8 +140,19 @@ func fullDaemon() *daemon {
 			},
 			Conditions: control.List[signal.Condition]{signal.DiskPressure, signal.MemoryPressure},
 			Runtime:    control.Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "1.6.20", Error: "connection refused", LastSync: now.Add(-75 * time.Second)},
-			Lanes:      control.List[control.Lane]{{Name: "bpf", State: "unavailable", Why: "no BTF"}, {Name: "memcg", State: "degraded", Missed: 1, Reopened: 3, Raised: 7, Why: "polling saw it"}, {Name: "poll", Up: true, State: "up", Raised: 12, PeriodSeconds: number(0.05)}},
-			Layout:     "imagefs",
+			Kubernetes: &control.Kubernetes{
+				Connected: true, Watching: true, Software: "v0.1.0", Node: "node-1", Pods: 11, Used: 10, AgeSeconds: number(2.5),
+				Orders: &control.Orders{
+					Pending: 22, Unanswered: 2, UnansweredSeconds: number(75.0), Forbidden: 1, Begun: 31, Revived: 2, Rejected: 3, TimedOut: 4, Undone: 5,
+					Fences: 21, FencesUnlifted: 8, FencesFailed: 9, FencesChanged: 6, FencesLifted: 7,
+					Oldest: control.List[control.Order]{
+						{Pod: "default/db-0", UID: "3", Stage: "waiting", Since: now.Add(-75 * time.Second), Answer: "marked", Exclusive: "StatefulSet"},
+						{Pod: "default/web", UID: "4", Stage: "ended", Since: now.Add(-3 * time.Second), Answer: "delayed", Why: "connection refused"},
+					},
+				},
+			},
+			Lanes:  control.List[control.Lane]{{Name: "bpf", State: "unavailable", Why: "no BTF"}, {Name: "memcg", State: "degraded", Missed: 1, Reopened: 3, Raised: 7, Why: "polling saw it"}, {Name: "poll", Up: true, State: "up", Raised: 12, PeriodSeconds: number(0.05)}},
+			Layout: "imagefs",
 			Filesystems: control.List[control.Filesystem]{
 				{Name: "nodefs", Path: "/var/lib/kubelet", Mountpoint: "/", Type: "ext4", Device: "254:0", ReadOnly: true, AvailableBytes: number(10 * gib), SizeBytes: number(100 * gib), InodesFree: number[int64](123456), Inodes: number[int64](6553600), AgeSeconds: number(0.4), PeriodSeconds: 1.5},
 				{Name: "imagefs", Path: "/var/lib/containerd", Mountpoint: "/var/lib/containerd", Type: "btrfs", Device: "0:45", AvailableBytes: number(gib), SizeBytes: number(50 * gib), AgeSeconds: number(75.0), PeriodSeconds: 1, Error: "statfs of /var/lib/containerd has not returned for 1m15s"},
@@ -158,6 +169,7 @@ func fullDaemon() *daemon {
 				{
 					Pod: "default/old", Cause: "memory.available", Hard: true, Decided: now.Add(-time.Hour), Result: evict.ResultKilled, Freed: 3 * gib,
 					CrossingSeen: now.Add(-time.Hour), SignalSent: now.Add(-time.Hour + 912*time.Microsecond), LastGone: now.Add(-time.Hour + 48*time.Millisecond),
+					ReportAnswer: "reported", Reported: now.Add(-time.Hour + 61*time.Millisecond),
 				},
 				{Pod: "default/disk", Cause: evict.CausePodLimit, Decided: now.Add(-time.Minute), Result: evict.ResultFailed, Error: "stop pod sandbox: deadline exceeded"},
 				{Pod: "default/\x1b[2Jtrick\tname", Cause: "pid.available", Hard: true, Decided: now, Result: evict.ResultDryRun, Futile: true},

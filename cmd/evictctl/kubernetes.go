@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/evictd/evictd/agent/control"
 )
@@ -23,6 +24,70 @@ func kubernetesLine(k *control.Kubernetes) string {
 		text += fmt.Sprintf("; %d refused since the start", k.Refusals)
 	}
 	return text
+}
+
+// reportsLine describes the reports of evictions to the API server.
+func reportsLine(k *control.Kubernetes) string {
+	o := k.Orders
+	if o == nil || o.Begun+o.Rejected == 0 && o.Pending == 0 && k.CannotReport != "" {
+		return "evictions are not reported: " + orDash(k.CannotReport)
+	}
+	text := fmt.Sprintf("%d since the start, %d pending", o.Begun, o.Pending)
+	if o.UnansweredSeconds != nil {
+		text += fmt.Sprintf(", %d without a final answer for up to %s", o.Unanswered, seconds(*o.UnansweredSeconds))
+	}
+	text += counts([]optionalCount{
+		{o.Undone, ", %d undone by the kubelet and written again"}, {o.TimedOut, ", %d given up"}, {o.Rejected, ", %d rejected for lack of room"},
+	})
+	text += fmt.Sprintf("; fences: %d set", o.Fences)
+	text += counts([]optionalCount{
+		{uint64(o.FencesUnlifted), ", %d can't be lifted"}, {o.FencesLifted, ", %d lifted"}, {o.FencesFailed, ", %d failed"},
+		{o.FencesChanged, ", %d changes by other programs"},
+		{o.Revived, "; pods that ran again: %d"}, {uint64(o.Forbidden), "; pods exempt after a refused report: %d"},
+	})
+	if k.CannotReport != "" {
+		text += "; evictd-kube can't report: " + k.CannotReport
+	}
+	return text
+}
+
+// optionalCount is a count with its format.
+type optionalCount struct {
+	n      uint64
+	format string
+}
+
+// counts formats the counts that are not 0.
+func counts(list []optionalCount) (text string) {
+	for _, c := range list {
+		if c.n > 0 {
+			text += fmt.Sprintf(c.format, c.n)
+		}
+	}
+	return text
+}
+
+var orderHeads = []string{"REPORTING", "FOR", "ANSWER", "POD"}
+
+// orderRows returns one row for each pending order, the oldest first.
+func orderRows(k *control.Kubernetes, now time.Time) [][]string {
+	if k == nil || k.Orders == nil {
+		return nil
+	}
+	var rows [][]string
+	for _, o := range k.Orders.Oldest {
+		pod := o.Pod
+		for _, more := range []string{o.Exclusive, o.Why} {
+			if more != "" {
+				pod += "; " + more
+			}
+		}
+		rows = append(rows, []string{o.Stage, between(o.Since, now), orDash(o.Answer), pod})
+	}
+	if more := k.Orders.Pending - len(k.Orders.Oldest); more > 0 {
+		rows = append(rows, []string{"", "", "", fmt.Sprintf("and %d more", more)})
+	}
+	return rows
 }
 
 func factsAge(age *float64) string {

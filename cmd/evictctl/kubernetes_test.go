@@ -24,6 +24,29 @@ func TestKubernetesLine(t *testing.T) {
 	}
 }
 
+func TestReportsLine(t *testing.T) {
+	for _, tt := range []struct {
+		want string
+		k    control.Kubernetes
+	}{
+		{"evictions are not reported: evictd-kube has never connected", control.Kubernetes{CannotReport: "evictd-kube has never connected"}},
+		{"evictions are not reported: evictd-kube has never connected", control.Kubernetes{CannotReport: "evictd-kube has never connected", Orders: &control.Orders{}}},
+		{"0 since the start, 0 pending; fences: 0 set", control.Kubernetes{Orders: &control.Orders{}}},
+		{"3 since the start, 1 pending, 1 without a final answer for up to 12s; fences: 1 set; evictd-kube can't report: no right to patch pods/status",
+			control.Kubernetes{CannotReport: "no right to patch pods/status", Orders: &control.Orders{Pending: 1, Unanswered: 1, UnansweredSeconds: new(12.0), Fences: 1, Begun: 3}}},
+	} {
+		if got := reportsLine(&tt.k); got != tt.want {
+			t.Errorf("reportsLine(%+v) = %q; want %q", tt.k, got, tt.want)
+		}
+	}
+}
+
+func TestModeReporting(t *testing.T) {
+	if got, want := mode(control.Mode{Reporting: true}), "enforce; evictions of the kubelet's pods are reported to the API server"; got != want {
+		t.Errorf("mode() = %q; want %q", got, want)
+	}
+}
+
 func TestFactsText(t *testing.T) {
 	for _, tt := range []struct {
 		want string

@@ -62,6 +62,7 @@ func statusPage(s *control.Status) *page {
 	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
 	if s.Kubernetes != nil {
 		p.line("kubernetes:  %s", kubernetesLine(s.Kubernetes))
+		p.line("reports:     %s", reportsLine(s.Kubernetes))
 	}
 	p.line("config:      %s", configLine(s.Config))
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
@@ -94,6 +95,7 @@ func statusPage(s *control.Status) *page {
 	p.table(filesystemHeads, filesystemRows(s.Filesystems))
 	p.table(laneHeads, laneRows(s.Lanes))
 	p.table([]string{"CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT", "VICTIM"}, victimRows(s.Victims, s.At))
+	p.table(orderHeads, orderRows(s.Kubernetes, s.At))
 	p.table([]string{"EVICTED", "POD", "OUTCOME"}, recordRows(s.Records))
 	p.table([]string{"RECLAIMED", "KIND", "FOR", "OUTCOME"}, reclaimRows(s.Reclaims))
 	return p
@@ -107,7 +109,10 @@ func readiness(s *control.Status) string {
 }
 
 func mode(m control.Mode) string {
-	if !m.DryRun {
+	switch {
+	case m.Reporting:
+		return "enforce; evictions of the kubelet's pods are reported to the API server"
+	case !m.DryRun:
 		return "enforce"
 	}
 	return strings.Join(append([]string{"dry run, nothing is evicted"}, m.Why...), "; ")
@@ -364,6 +369,12 @@ func outcome(r *evict.Record) string {
 		text += ", gone after " + between(r.SignalSent, r.LastGone)
 		if s, ok := signal.Parse(r.Cause); ok {
 			text += ", " + control.Amount(s, r.Freed) + " freed"
+		}
+	}
+	if r.ReportAnswer != "" {
+		text += ", API server: " + r.ReportAnswer
+		if !r.Reported.IsZero() && !r.SignalSent.IsZero() {
+			text += " after " + between(r.SignalSent, r.Reported)
 		}
 	}
 	if r.Error != "" {

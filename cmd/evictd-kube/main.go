@@ -1,6 +1,6 @@
 // Command evictd-kube runs next to evictd on a Kubernetes node, without privileges. It
 // watches the node's pods in the API server and sends evictd facts about them: priority,
-// requests, limits, owner.
+// requests, limits, owner. It reports the evictions of evictd to the API server.
 package main
 
 import (
@@ -29,6 +29,10 @@ const (
 	exitOK    = 0
 	exitUsage = 2
 )
+
+// stopTimeout bounds how long evictd-kube goes on after a signal while evictd has orders. evictd
+// waits for its last reports for five seconds.
+const stopTimeout = 6 * time.Second
 
 // trimDelay is when evictd-kube has connected, and has decoded the first list.
 const trimDelay = 10 * time.Second
@@ -73,19 +77,25 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := newLog(stderr, *format, level)
 	// client-go's own lines would repeat each failure that cluster.Watch reports.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	cluster.SetConnectionTimeouts()
+	signaled, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 
 	// Returns to the kernel what only the start and the first list needed.
 	defer time.AfterFunc(trimDelay, debug.FreeOSMemory).Stop()
 	release := version.Of()
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)
+	reporter := cluster.NewReporter(*node, feed, log)
+	feed.Orders = reporter
 	var parts sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return feed.Run(ctx, *socket) },
+		func() error { return reporter.Run(ctx) },
 		func() error {
-			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Log: log})
+			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Log: log})
 		},
 	} {
 		parts.Go(func() {
@@ -94,6 +104,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 			}
 		})
 	}
+	parts.Go(func() {
+		<-signaled.Done()
+		drain, stop := context.WithTimeout(ctx, stopTimeout)
+		defer stop()
+		reporter.Drain(drain)
+		cancel()
+	})
 	parts.Wait()
 	log.Info("stopped")
 	return exitOK
@@ -108,13 +125,14 @@ func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
 }
 
 func usage(flags *flag.FlagSet) {
-	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods.
+	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods,
+and reports evictd's evictions to the API server.
 
   evictd-kube                                     in a pod, with NODE_NAME set
   evictd-kube --kubeconfig FILE --node-name NAME  as a unit
 
 Set kube.uid in evictd's configuration to the user ID of evictd-kube. SIGTERM ends
-evictd-kube.
+evictd-kube, after up to 6 seconds if evictd waits for reports.
 
 `)
 	flags.PrintDefaults()

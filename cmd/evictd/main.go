@@ -38,6 +38,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.ConfigPath, "config", o.ConfigPath, "read the AgentConfiguration from `FILE`; without the default file evictd uses the kubelet's defaults, in dry run")
 	flags.StringVar(&o.ControlSocket, "control-socket", o.ControlSocket, "create the control socket for evictctl at `PATH`, with mode 0600")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "decide and report, but evict no pod, whatever the configuration says")
+	flags.StringVar(&o.FenceFile, "fence-file", o.FenceFile, "mark the fences of evicted pods in `FILE`, which must survive a restart of evictd and not a reboot")
 	flags.StringVar(&o.KubeSocket, "kube-socket", o.KubeSocket, "create the socket for evictd-kube at `PATH`, with mode 0660, if kube.uid is set in the configuration")
 	flags.StringVar(&o.KubeletConfigPath, "kubelet-config", "", "read eviction and shutdown settings from the KubeletConfiguration `FILE`; --config overrides it field by field")
 	flags.TextVar(&o.LogLevel, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
@@ -46,6 +47,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
 	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted, or the kubelet's and the runtime's directories of it; the runtime's socket, the node's filesystem and the files of pods are below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
+	release := flags.Bool("release-fences", false, "lift the fences that an evictd left that no longer runs, so that kubelets can start these pods again, and exit")
 	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep the state that survives a restart in `DIR`")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	flags.StringVar(&o.WebConfigFile, "web.config.file", "", "`FILE` with TLS and authentication of the web server, in the format of Prometheus exporters")
@@ -75,6 +77,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	})
 	o.Stderr = stderr
+	if *release {
+		return exitCode(stderr, agent.ReleaseFences(o, stdout))
+	}
 
 	// A thread that returns from a system call must find a free P, so that it does not
 	// wait for other goroutines.
@@ -84,14 +89,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	o.Reload = hangup
-	if err := agent.Run(ctx, o); err != nil {
+	return exitCode(stderr, agent.Run(ctx, o))
+}
+
+// exitCode writes an error and returns the exit code for it.
+func exitCode(stderr io.Writer, err error) int {
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, agent.ErrConfig):
 		agent.WriteError(stderr, err)
-		if errors.Is(err, agent.ErrConfig) {
-			return exitConfig
-		}
-		return exitFailure
+		return exitConfig
 	}
-	return exitOK
+	agent.WriteError(stderr, err)
+	return exitFailure
 }
 
 func usage(flags *flag.FlagSet) {

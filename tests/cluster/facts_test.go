@@ -166,7 +166,7 @@ func (e *evictd) start() {
 	e.t.Helper()
 	config := e.write("config.yaml", fmt.Sprintf("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\nkube: {uid: %d}\n", kubeUID))
 	e.cmd = e.rig.start("evictd", filepath.Join(e.dir, "evictd"), nil, "--config", config, "--state-dir", filepath.Join(e.dir, "state"),
-		"--control-socket", e.control(), "--kube-socket", e.kubeSocket(), "--web.listen-address", "")
+		"--control-socket", e.control(), "--kube-socket", e.kubeSocket(), "--fence-file", filepath.Join(e.dir, "run", "fences"), "--web.listen-address", "")
 	e.until("evictd", func(*control.Kubernetes) bool { return true })
 }
 

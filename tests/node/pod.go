@@ -120,6 +120,25 @@ func (n *Node) sandboxConfig(spec PodSpec, parent string) *cri.PodSandboxConfig 
 }
 
 func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, sandbox string, config *cri.PodSandboxConfig) error {
+	start, err := n.createContainer(ctx, spec, c, sandbox, config)
+	if err != nil {
+		return err
+	}
+	return start(ctx)
+}
+
+// CreateContainer creates a further container of a pod, as a kubelet does that restarts one, and returns the function
+// that starts it.
+func (n *Node) CreateContainer(ctx context.Context, pod Pod, spec PodSpec, c ContainerSpec) (start func(context.Context) error, err error) {
+	spec.Namespace, spec.UID, spec.Containers = pod.Namespace, pod.UID, []ContainerSpec{c}
+	if err := spec.setDefaults(); err != nil {
+		return nil, fmt.Errorf("create container of pod %s: %w", pod.Name, err)
+	}
+	return n.createContainer(ctx, spec, spec.Containers[0], pod.ID, n.sandboxConfig(spec, pod.Cgroup))
+}
+
+// createContainer creates a container and returns the function that starts it.
+func (n *Node) createContainer(ctx context.Context, spec PodSpec, c ContainerSpec, sandbox string, config *cri.PodSandboxConfig) (start func(context.Context) error, err error) {
 	annotations := map[string]string{
 		"io.kubernetes.container.hash":                     "0",
 		"io.kubernetes.container.restartCount":             "0",
@@ -162,12 +181,14 @@ func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, 
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("create container %s: %w", c.Name, err)
+		return nil, fmt.Errorf("create container %s: %w", c.Name, err)
 	}
-	if _, err := n.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
-		return fmt.Errorf("start container %s: %w", c.Name, err)
-	}
-	return nil
+	return func(ctx context.Context) error {
+		if _, err := n.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+			return fmt.Errorf("start container %s: %w", c.Name, err)
+		}
+		return nil
+	}, nil
 }
 
 // CreateFrom creates a container of an image in a pod without starting it. The image is in use until remove is

@@ -195,6 +195,17 @@ func TestPathsAgree(t *testing.T) {
 			t.Errorf("%s= below %s: %q; want %q", tt.directive, tt.under, got, tt.want)
 		}
 	}
+	if dir := filepath.Dir(o.ControlSocket); filepath.Dir(o.KubeSocket) != dir || filepath.Dir(o.FenceFile) != dir {
+		t.Errorf("the socket for evictd-kube is %s and the fence marks are %s; want both in %s", o.KubeSocket, o.FenceFile, dir)
+	}
+	// The fence marks must survive the end of evictd.
+	if got := u.all("RuntimeDirectoryPreserve"); !slices.Equal(got, []string{"yes"}) {
+		t.Errorf("RuntimeDirectoryPreserve=%q; want yes", got)
+	}
+	// Fences are written to cgroups.
+	if got := u.all("ProtectControlGroups"); len(got) > 0 {
+		t.Errorf("ProtectControlGroups=%q; want none", got)
+	}
 	// The reload has no paths: evictd reloads the files with which it was started.
 	if got := u.all("ExecReload"); !slices.Equal(got, []string{"/usr/bin/evictctl reload"}) {
 		t.Errorf("ExecReload=%q; want /usr/bin/evictctl reload", got)

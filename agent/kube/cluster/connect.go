@@ -33,6 +33,19 @@ var (
 	parameterCodec = runtime.NewParameterCodec(scheme)
 )
 
+// SetConnectionTimeouts lets client-go find out within ten seconds that an API server does not
+// answer on a connection any more, for example behind a load balancer that was replaced, and
+// connect again. Its default is 45 seconds (k8s.io/apimachinery/pkg/util/net), in which every
+// report would time out. client-go reads them from the environment alone, so this is called by
+// main, before Watch.
+func SetConnectionTimeouts() {
+	for _, name := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
+		if os.Getenv(name) == "" {
+			os.Setenv(name, "5")
+		}
+	}
+}
+
 // client is a connection to the API server.
 type client struct {
 	rest   *rest.RESTClient

@@ -1,7 +1,9 @@
-// Package cluster watches the pods of one node in the API server and puts the facts about
-// them into a [kube.Feed]. It uses client-go's rest and cache.Reflector with a scheme of its
-// own, because the generated clientset and the informers add 50 MB to the binary.
-// cmd/evictd does not link it.
+// Package cluster is evictd-kube's side of the API server. [Watch] watches the pods of one node
+// and puts the facts about them into a [kube.Feed], and [Reporter] reports evictions. It uses
+// client-go's rest and cache.Reflector with a scheme of its own, because the generated clientset
+// and the informers add 50 MB to the binary. cmd/evictd does not link it.
+//
+// # Watching
 //
 // [Watch] returns only when its context ends. Each failure is one line with the file, the
 // cause and the remedy. The line is logged once and sent to evictd. Watch tries again with a
@@ -19,4 +21,60 @@
 //
 // Watch reads the node before it lists the pods. With a wrong node name the list would be
 // empty instead of an error, and evictd would regard all pods as deleted.
+//
+// # Reporting
+//
+// evictd kills the processes of a pod and sends the [kube.Order] to report that. For each stage
+// of it the Reporter does this, in [task.next]:
+//
+//	killed    the condition DisruptionTarget, if the restart policy is not Always
+//	waiting   the same, and an event that says why the pod is not marked Failed yet
+//	ended     one patch of the status: phase Failed, reason, message, DisruptionTarget and
+//	          the annotation evictd.io/evicted
+//	stopping  the patch of ended, after which the kubelet stops the pod; for a pod that must
+//	          not run twice DisruptionTarget, then a deletion with the pod's grace period
+//
+// The annotation is the time of the decision and the number of the write. The kubelet takes
+// back a change of the status alone, within 10 s; with a changed annotation it ends the pod. It
+// may still blank the reason or write Running once. The watch shows that: if the pod has the
+// annotation of the last write, and another phase or no reason, and a container that has not
+// terminated, the patch is written again with the next number, five times at most. What the
+// kubelet writes after the containers have terminated stays; it would take back each later patch.
+//
+// The Reporter has no state of its own that must survive. A restarted one finds in the pod what
+// was done: the annotation with the order's time, the condition, the time of deletion. Each
+// write is the same patch when it is repeated, so a write without an answer is written again.
+// The state of each pod of the node, about 200 bytes, is kept from the watch, so that a report
+// needs no read before it. A pod that the watch has not shown is read.
+//
+// Each write has the pod's UID as its precondition. Mirror pods, pods that are being deleted and
+// pods that have succeeded are never written.
+//
+// # Refusals
+//
+// The answer of the API server decides ([outcomeOf]):
+//
+//   - 404, and 422 about metadata.uid: the pod is gone.
+//   - 422 about the size of metadata.annotations, 413, and etcd's refusal for the size: the pod is
+//     deleted with grace period 1, so that no tenant can make a pod immune by its size. A pod
+//     within about 60 bytes of etcd's limit can't be deleted by anybody; its order waits.
+//   - A policy's or a webhook's denial, whatever its code, and any other 4xx: forbidden, at once.
+//   - 403: forbidden if it persists for 30 s. An API server that has just started answers 403
+//     to everything until it has read its roles, for some seconds.
+//   - 409: the pod is read before the next attempt.
+//   - Anything else, and each answer that is not a Status of the API server but a proxy's: again
+//     after a back-off of 0.1 s to 30 s with jitter for this order, and not before Retry-After.
+//
+// As soon as the API server answers any request, or the watch shows an event, the requests that
+// had no answer are repeated within 0.2 s.
+//
+// # Bounds
+//
+// At most ten requests are in flight, of which two create events, each for at most five seconds:
+// an API server that is paused can't collect more of them. Writes of the status start before
+// deletions, and those before events. They use the HTTP/2 connection of the watch. Events are
+// not repeated, and dropped if 64 wait.
+//
+// Whether evictd-kube has the rights to report is asked before each list, every five minutes,
+// and after a 403. evictd enforces nothing while one is missing.
 package cluster

@@ -88,21 +88,23 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
-// The reflector keeps facts instead of pods while it receives a list.
+// The reflector keeps facts and states instead of pods while it receives a list.
 func TestReduceList(t *testing.T) {
 	var list cache.TransformingStore = &store{}
 	transform := list.Transformer()
 	running := apiPod("a")
+	want := &listed{uid: "a", state: stateOf(running), facts: factsOf(running)}
+	failed := apiPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 	for _, tt := range []struct {
 		in   any
-		want *kube.Pod
+		want *listed
 	}{
-		{running, factsOf(running)},
-		{factsOf(running), factsOf(running)}, // again
-		{apiPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil},
+		{running, want},
+		{want, want}, // again
+		{failed, &listed{uid: "a", state: stateOf(failed)}},
 	} {
 		got, err := transform(tt.in)
-		if diff := cmp.Diff(any(tt.want), got); err != nil || diff != "" {
+		if diff := cmp.Diff(any(tt.want), got, cmp.AllowUnexported(listed{}, podState{})); err != nil || diff != "" {
 			t.Errorf("transform(%T) = %v (-want +got):\n%s", tt.in, err, diff)
 		}
 	}

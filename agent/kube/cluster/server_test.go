@@ -33,6 +33,7 @@ type apiServer struct {
 	old, gone, forbidden bool
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
 	selectors            map[string]bool
+	report               http.HandlerFunc // answers requests for orders; set before the start
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -78,6 +79,12 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 	case r.URL.Path == "/api/v1/nodes/n1":
 		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	case r.URL.Path == "/version":
+		answer(w, map[string]string{"major": "1", "minor": "36"})
+	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+		answer(w, map[string]any{"status": map[string]bool{"allowed": true}})
+	case a.report != nil && r.URL.Path != "/api/v1/pods":
+		a.report(w, r)
 	case r.URL.Path != "/api/v1/pods":
 		status(w, http.StatusNotFound, metav1.StatusReasonNotFound, "not found")
 	case forbidden:

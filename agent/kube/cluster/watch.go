@@ -31,13 +31,15 @@ type Options struct {
 	Node       string
 	Software   string // this program's version
 	Feed       *kube.Feed
-	Log        *slog.Logger
+	// Reporter gets the connection and the states of the pods.
+	Reporter *Reporter
+	Log      *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends, and
 // returns nil.
 func Watch(ctx context.Context, o Options) error {
-	r := &reporter{feed: o.Feed, log: o.Log}
+	r := &health{feed: o.Feed, log: o.Log}
 	backoff := firstBackoff
 	for {
 		began := time.Now()
@@ -59,10 +61,17 @@ func Watch(ctx context.Context, o Options) error {
 }
 
 // watch connects and watches until an error that only a new connection can end.
-func (o *Options) watch(ctx context.Context, r *reporter) error {
+func (o *Options) watch(ctx context.Context, r *health) error {
 	c, err := o.connect()
 	if err != nil {
 		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	o.Reporter.connected(c, func(err error) { cancel(err) })
+	// evictd uses the answer after the complete list, which is therefore not read before.
+	if err := o.Reporter.checkRights(ctx, c); err != nil {
+		return c.files.explain(err)
 	}
 	err = c.checkNode(ctx, o.Node)
 	if apierrors.IsNotFound(err) {
@@ -71,8 +80,6 @@ func (o *Options) watch(ctx context.Context, r *reporter) error {
 	if err != nil {
 		return c.files.explain(err)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	failed := func(err error) error {
 		err = c.files.explain(err)
 		var e *explained
@@ -83,14 +90,14 @@ func (o *Options) watch(ctx context.Context, r *reporter) error {
 		}
 		return err
 	}
-	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, r, failed), &corev1.Pod{}, &store{o.Feed, r}, cache.ReflectorOptions{Name: "pods of " + o.Node})
+	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, r, failed), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
 	reflector.RunWithContext(ctx)
 	return context.Cause(ctx)
 }
 
 // pods lists and watches the pods of a node. An error goes to failed too, because the
 // reflector retries some of them by itself.
-func (c *client) pods(node string, r *reporter, failed func(error) error) *cache.ListWatch {
+func (c *client) pods(node string, r *health, failed func(error) error) *cache.ListWatch {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -130,10 +137,11 @@ func report(err error, failed func(error) error) error {
 	return err
 }
 
-// store passes the reflector's pods on to the feed. It keeps none.
+// store passes the reflector's pods on to the feed and to the Reporter. It keeps none.
 type store struct {
-	feed *kube.Feed
-	r    *reporter
+	feed     *kube.Feed
+	r        *health
+	reporter *Reporter
 }
 
 func (s *store) Add(obj any) error { return s.Update(obj) }
@@ -143,6 +151,7 @@ func (s *store) Update(obj any) error {
 	if !ok {
 		return fmt.Errorf("%T instead of a pod", obj)
 	}
+	s.reporter.observe(p)
 	if relevant(p) {
 		s.feed.Put(factsOf(p))
 	} else {
@@ -157,6 +166,7 @@ func (s *store) Delete(obj any) error {
 	if !ok {
 		return fmt.Errorf("%T instead of a pod", obj)
 	}
+	s.reporter.gone(string(p.UID))
 	s.feed.Remove(string(p.UID))
 	s.r.confirm()
 	return nil
@@ -164,15 +174,19 @@ func (s *store) Delete(obj any) error {
 
 func (s *store) Replace(list []any, _ string) error {
 	pods := make([]*kube.Pod, 0, len(list))
+	states := make(map[string]podState, len(list))
 	for _, obj := range list {
 		obj, err := reduce(obj) // a list without a watch is not transformed
 		if err != nil {
 			return err
 		}
-		if p := obj.(*kube.Pod); p != nil {
-			pods = append(pods, p)
+		l := obj.(*listed)
+		states[l.uid] = l.state
+		if l.facts != nil {
+			pods = append(pods, l.facts)
 		}
 	}
+	s.reporter.replace(states)
 	s.feed.Replace(pods)
 	s.r.confirm()
 	return nil
@@ -182,16 +196,24 @@ func (s *store) Replace(list []any, _ string) error {
 // keeps the facts instead of the pods, which can have 1.5 MB each.
 func (s *store) Transformer() cache.TransformFunc { return reduce }
 
-// reduce returns the facts about a pod as a *kube.Pod, which is nil if evictd needs none.
+// listed is what is kept of a pod in a list.
+type listed struct {
+	uid   string
+	state podState
+	facts *kube.Pod // nil if evictd needs none
+}
+
+// reduce returns what is kept of a pod as a *listed.
 func reduce(obj any) (any, error) {
 	switch p := obj.(type) {
-	case *kube.Pod:
+	case *listed:
 		return p, nil
 	case *corev1.Pod:
-		if !relevant(p) {
-			return (*kube.Pod)(nil), nil
+		l := &listed{uid: string(p.UID), state: stateOf(p)}
+		if relevant(p) {
+			l.facts = factsOf(p)
 		}
-		return factsOf(p), nil
+		return l, nil
 	}
 	return nil, fmt.Errorf("%T instead of a pod", obj)
 }
@@ -205,8 +227,8 @@ func (s *store) Bookmark(string) error {
 	return nil
 }
 
-// reporter reports to evictd whether the pods are watched, and logs each failure once.
-type reporter struct {
+// health reports to evictd whether the pods are watched, and logs each failure once.
+type health struct {
 	feed *kube.Feed
 	log  *slog.Logger
 	mu   sync.Mutex
@@ -214,7 +236,7 @@ type reporter struct {
 	ever bool   // whether the pods were ever watched
 }
 
-func (r *reporter) confirm() {
+func (r *health) confirm() {
 	r.feed.Confirm(time.Now())
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,7 +246,7 @@ func (r *reporter) confirm() {
 	r.last, r.ever = "", true
 }
 
-func (r *reporter) fail(err error) {
+func (r *health) fail(err error) {
 	text := oneLine(err.Error())
 	r.feed.Fail(text)
 	r.mu.Lock()

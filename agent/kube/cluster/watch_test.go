@@ -48,7 +48,10 @@ func (l *logged) String() string {
 type node struct {
 	t     *testing.T
 	facts *kube.Facts
-	log   logged
+	// orders are evictd's, and reporter is evictd-kube's side of them.
+	orders   *kube.Orders
+	reporter *Reporter
+	log      logged
 }
 
 // start watches the pods of a node until the test ends.
@@ -61,15 +64,20 @@ func start(t *testing.T, kubeconfig, name string) *node {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(&n.log, nil))
-	server := &kube.Server{UID: os.Getuid(), Facts: n.facts, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
+	n.orders = kube.NewOrders(kube.OrdersOptions{Lift: func(string, string) {}, Save: func() {}, Log: slog.New(slog.DiscardHandler)})
+	server := &kube.Server{UID: os.Getuid(), Facts: n.facts, Orders: n.orders, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
 	feed := kube.NewFeed(name, "test", log)
+	n.reporter = NewReporter(name, feed, log)
+	feed.Orders = n.reporter
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	for _, part := range []func() error{
 		func() error { return server.Serve(ctx, l) },
+		func() error { n.orders.Run(ctx); return nil },
 		func() error { return feed.Run(ctx, socket) },
+		func() error { return n.reporter.Run(ctx) },
 		func() error {
-			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Log: log})
+			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Reporter: n.reporter, Log: log})
 		},
 	} {
 		parts.Go(func() {

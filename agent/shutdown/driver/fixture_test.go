@@ -176,6 +176,7 @@ func (i inventory) Refresh() {
 type actuator struct{ n *node }
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
+	a.checkJob(&j)
 	a.n.logCall("stop " + j.Order.UID + " " + j.Order.Grace.String())
 	a.n.stages = j.StopStages
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
@@ -187,11 +188,21 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 	}
 }
 func (a actuator) Escalate(_ context.Context, j act.Job) {
+	a.checkJob(&j)
 	a.n.logCall("kill " + j.Order.UID)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.endPod(j.Order.UID) })
 }
-func (actuator) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
+
+// checkJob checks that the runtime stops the pod: the shutdown does not wait for a report to
+// the API server.
+func (a actuator) checkJob(j *act.Job) {
+	if j.Reported {
+		a.n.t.Errorf("the job of %s is reported to the API server", j.Order.UID)
+	}
+}
+
+func (actuator) Follow(context.Context, act.Job, *act.KillHandle, act.KillResult) {}
 
 type dryRun struct {
 	n      *node
@@ -202,8 +213,8 @@ func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.n.logCall("dry run: stop " + j.Order.UID)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
 }
-func (d dryRun) Escalate(_ context.Context, j act.Job)                              { d.n.logCall("dry run: kill " + j.Order.UID) }
-func (dryRun) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
+func (d dryRun) Escalate(_ context.Context, j act.Job)                          { d.n.logCall("dry run: kill " + j.Order.UID) }
+func (dryRun) Follow(context.Context, act.Job, *act.KillHandle, act.KillResult) {}
 
 func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
 

@@ -87,6 +87,26 @@ func TestShutdownInDryRun(t *testing.T) {
 	})
 }
 
+// Next to a kubelet the shutdown is the kubelet's or evictd's by shutdown.besideKubelet alone,
+// whether or not evictions of its pods are reported.
+func TestShutdownNextToAKubelet(t *testing.T) {
+	for _, mode := range []loop.Mode{{DryRun: true, Reasons: []string{"a kubelet owns pods of this node"}}, {Reporting: true}} {
+		for settings, want := range map[string][]string{
+			configured: {"done"}, configured + "shutdown: {besideKubelet: own}": {"stop web 20s", "phase stopping", "save", "done", "phase ended"},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, settings, web())
+				n.view.Mode, n.view.Snapshot.Kubelet.HasSandboxes = mode, true
+				n.view.Snapshot.Handles = map[string]pods.Handle{"web": {SandboxID: "s", Facts: true}}
+				defer n.start()()
+				n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
+				time.Sleep(30 * time.Second)
+				n.expectCalls("with "+settings, want...)
+			})
+		}
+	}
+}
+
 // A shutdown of an earlier run continues: a pod that the earlier run has asked to
 // stop is asked again and keeps its record.
 func TestResume(t *testing.T) {

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+const (
+	// annotationEvicted is changed by each write of the phase. The kubelet takes a change of the
+	// status alone back, and ends a terminal pod only if something beside the status changes
+	// (pkg/kubelet/config/config.go, checkAndUpdatePod).
+	annotationEvicted = "evictd.io/evicted"
+	// reasonDisrupted is the reason of the condition DisruptionTarget. The kubelet's is
+	// TerminationByKubelet.
+	reasonDisrupted = "TerminationByEvictd"
+)
+
+// podState is what the Reporter keeps of each pod of the node: as much as it decides on.
+type podState struct {
+	generation int64
+	phase      corev1.PodPhase
+	// mark is the annotation annotationEvicted.
+	mark string
+	// mirror is the static pod's UID if this is the object of a static pod.
+	mirror string
+	// restarts is set if the kubelet restarts containers whatever their exit code.
+	restarts bool
+	deleting bool
+	// reason is set if the status has one.
+	reason bool
+	// disrupted is set if the condition DisruptionTarget is that of evictd.
+	disrupted bool
+	// terminated is set if no container can run any more.
+	terminated bool
+}
+
+// stateOf returns the state of a pod.
+func stateOf(p *corev1.Pod) podState {
+	s := podState{
+		generation: p.Generation, phase: p.Status.Phase, mark: p.Annotations[annotationEvicted], mirror: p.Annotations[annotationMirror],
+		restarts: p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
+		deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == reasonDisrupted {
+			s.disrupted = true
+		}
+	}
+	return s
+}
+
+// terminated reports whether no container of a pod can run any more. In a pod that has ended
+// while it was initialized, the other containers wait and were never started.
+func terminated(p *corev1.Pod) bool {
+	ended := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+	some := false
+	for _, cs := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for i := range cs {
+			c := &cs[i]
+			switch {
+			case c.State.Terminated != nil:
+				some = true
+			case c.State.Running != nil, !ended, c.RestartCount > 0, c.LastTerminationState.Terminated != nil:
+				return false
+			}
+		}
+	}
+	return some && len(p.Status.ContainerStatuses) >= len(p.Spec.Containers) && len(p.Status.InitContainerStatuses) >= len(p.Spec.InitContainers)
+}
+
+// undone reports whether the kubelet has taken back the phase or the reason of a report, and
+// still ends the pod. What it writes when all containers have terminated stays: it would take
+// back another report every ten seconds.
+func (s *podState) undone() bool {
+	return (s.phase != corev1.PodFailed || !s.reason) && !s.terminated
+}
+
+// writes returns how many times the report of an order was written to the pod, by the number
+// in its annotation; 0 for none.
+func (s *podState) writes(decided time.Time) int {
+	text, ok := strings.CutPrefix(s.mark, markPrefix(decided))
+	if !ok {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return min(n, maxWrites)
+}
+
+// markOf returns the value of annotationEvicted at a write of an order.
+func markOf(o *kube.Order, write int) string { return markPrefix(o.Decided) + strconv.Itoa(write) }
+
+func markPrefix(decided time.Time) string {
+	return decided.UTC().Format("2006-01-02T15:04:05.000Z07:00") + "/"
+}

@@ -1,0 +1,228 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+const (
+	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
+	// them that create events.
+	maxInFlight, maxEventsInFlight = 10, 2
+	// checkInterval is the time between two checks of the rights, and missingInterval that while
+	// one is missing, or after a request was forbidden.
+	checkInterval, missingInterval = 5 * time.Minute, 30 * time.Second
+	// recoveryDelay bounds the time until requests are repeated that had no answer, after the
+	// API server has answered another one.
+	recoveryDelay = 200 * time.Millisecond
+	// drainInterval is the time between two looks whether all orders are withdrawn.
+	drainInterval = 50 * time.Millisecond
+)
+
+// answers takes the answers to orders. [kube.Feed] implements it.
+type answers interface {
+	Report(r *kube.Report)
+	CannotReport(why string)
+}
+
+// Reporter carries out evictd's orders to report evictions to the API server. It implements
+// [kube.OrderHandler].
+type Reporter struct {
+	node    string
+	answers answers
+	log     *slog.Logger
+	wake    chan struct{}
+
+	mu sync.Mutex
+	// connection is the present connection; nil before the first.
+	connection *connection
+	pods       map[string]podState // of the node's pods, by UID
+	tasks      map[string]*task    // by the IDs of the orders
+	number     uint64              // of the last order
+	events     []eventObject
+	inFlight   int
+	// eventsInFlight are those of inFlight that create events.
+	eventsInFlight int
+	eventForbidden bool      // whether it was logged that events are forbidden
+	nodeEventAfter time.Time // when the next event on the node may be emitted
+	unreachable    bool      // whether the last request had no answer
+	checking       bool      // whether the rights are being checked
+	checkAfter     time.Time // when they are checked next
+	// mayReport is set if evictd was told that evictions can be reported, missing is why they
+	// can't, as it was logged, and missingSince is since when.
+	mayReport    bool
+	missing      string
+	missingSince time.Time
+}
+
+// connection is a client, and reload, which reads its configuration again if only that can end
+// an error.
+type connection struct {
+	*client
+	reload func(error)
+}
+
+// NewReporter returns a Reporter for the pods of a node. Its answers go to a [kube.Feed].
+func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
+	return &Reporter{node: node, answers: answers, log: log, wake: make(chan struct{}, 1), pods: map[string]podState{}, tasks: map[string]*task{}}
+}
+
+// Reset implements kube.OrderHandler. What was done for an order is found in its pod again.
+func (r *Reporter) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.tasks)
+}
+
+// Order implements kube.OrderHandler.
+func (r *Reporter) Order(o *kube.Order) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tasks[o.ID]
+	if t == nil {
+		r.number++
+		t = &task{number: r.number, announced: map[string]bool{}}
+		r.tasks[o.ID] = t
+	} else if t.answer != "" {
+		r.answers.Report(&kube.Report{ID: o.ID, Answer: t.answer, Why: t.why})
+	}
+	t.order = *o
+	r.notify()
+}
+
+// Withdraw implements kube.OrderHandler.
+func (r *Reporter) Withdraw(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.tasks, id)
+}
+
+// Drain waits until evictd has withdrawn all orders, or ctx ends. evictd and evictd-kube are
+// stopped at the same time, and evictd then waits for its last reports.
+func (r *Reporter) Drain(ctx context.Context) {
+	for ticker := time.NewTicker(drainInterval); ; {
+		r.mu.Lock()
+		n := len(r.tasks)
+		r.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *Reporter) notify() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run carries out orders until ctx ends, and returns nil.
+func (r *Reporter) Run(ctx context.Context) error {
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		now := time.Now()
+		started, next := r.schedule(now)
+		c := r.connection
+		r.mu.Unlock()
+		for _, f := range started {
+			requests.Go(func() { f(ctx, c) })
+		}
+		timer.Reset(next.Sub(now))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// connected makes c the connection for all further requests.
+func (r *Reporter) connected(c *client, reload func(error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.connection, r.checkAfter = &connection{c, reload}, now.Add(missingInterval) // Watch checks at once
+	r.recovered(now)
+	r.notify()
+}
+
+// observe takes the state of a pod of the node from the watch.
+func (r *Reporter) observe(p *corev1.Pod) {
+	s := stateOf(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pods[string(p.UID)] = s
+	r.recovered(time.Now())
+	r.notify()
+}
+
+// replace takes the states of all pods of the node. The pod of an order that is not among them
+// is read by itself: the list may be older than the order.
+func (r *Reporter) replace(pods map[string]podState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pods = pods
+	r.recovered(time.Now())
+	r.notify()
+}
+
+// gone records that a pod has left the API.
+func (r *Reporter) gone(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pods, uid)
+	now := time.Now()
+	for _, t := range r.tasks {
+		if t.order.UID == uid {
+			r.left(t, now)
+		}
+	}
+	r.recovered(now)
+	r.notify()
+}
+
+// left ends an order whose pod is not in the API any more. If its eviction was reported, that
+// remains the answer.
+func (r *Reporter) left(t *task, now time.Time) {
+	a := action{answer: kube.AnswerGone, ended: true}
+	switch {
+	case t.written > 0:
+		a.answer = kube.AnswerReported
+	case t.deletion != "":
+		a.answer = t.deletion
+	}
+	r.apply(t, a, now)
+}
+
+// recovered lets the requests that had no answer be repeated soon, because the API server
+// answers again.
+func (r *Reporter) recovered(now time.Time) {
+	if !r.unreachable {
+		return
+	}
+	r.unreachable = false
+	for _, t := range r.tasks {
+		if soon := now.Add(rand.N(recoveryDelay)); t.unreachable && soon.Before(t.notBefore) {
+			t.notBefore = soon
+		}
+	}
+	r.notify()
+}

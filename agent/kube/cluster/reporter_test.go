@@ -1,0 +1,462 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+// orders is a Reporter with an API server whose answers the test gives.
+type orders struct {
+	t *testing.T
+	*Reporter
+	api *apiServer
+	log logged
+
+	mu          sync.Mutex
+	answers     []kube.Report
+	cannot      []string
+	requests    []string // those for orders, as method, space, the pod's name or the event's reason
+	times       []time.Time
+	inFlight    int
+	most        int // the most requests in flight at a time
+	connections map[string]bool
+}
+
+func (o *orders) Report(r *kube.Report) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answers = append(o.answers, *r)
+}
+
+func (o *orders) CannotReport(why string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cannot = append(o.cannot, why)
+}
+
+// startOrders starts a Reporter that watches n pods, named web-0 and so on. respond answers the
+// requests for orders; its number begins at 1.
+func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http.ResponseWriter, r *http.Request)) *orders {
+	t.Helper()
+	a := newAPIServer(t)
+	o := &orders{t: t, api: a, connections: map[string]bool{}}
+	a.report = func(w http.ResponseWriter, r *http.Request) {
+		what := strings.TrimSuffix(r.URL.Path[strings.LastIndex(r.URL.Path, "/pods/")+1:], "/status")
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			var e eventObject
+			_ = json.NewDecoder(r.Body).Decode(&e) // shown by its reason
+			what = e.Reason
+		}
+		o.mu.Lock()
+		o.requests, o.times = append(o.requests, r.Method+" "+strings.TrimPrefix(what, "pods/")), append(o.times, time.Now())
+		o.inFlight++
+		o.most = max(o.most, o.inFlight)
+		o.connections[r.RemoteAddr] = true
+		number := len(o.requests)
+		o.mu.Unlock()
+		respond(o, number, w, r)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.inFlight--
+	}
+	for i := range n {
+		a.change(watch.Added, apiPod(fmt.Sprint(i)))
+	}
+	log := slog.New(slog.NewTextHandler(&o.log, nil))
+	o.Reporter = NewReporter("n1", o, log)
+	kubeconfig, _, _ := a.files(t)
+	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
+	o.until("list", func() bool {
+		o.Reporter.mu.Lock()
+		defer o.Reporter.mu.Unlock()
+		return len(o.pods) == n
+	})
+	return o
+}
+
+func (o *orders) run(options Options) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() { _ = o.Run(ctx) })          // returns nil
+	parts.Go(func() { _ = Watch(ctx, options) }) // returns nil
+	o.t.Cleanup(func() {
+		cancel()
+		parts.Wait()
+	})
+}
+
+func (o *orders) until(what string, ok func() bool) {
+	o.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.t.Fatalf("%s: not after 30s; answers %+v, requests %v, log:\n%s", what, o.answers, o.requests, o.log.String())
+		}
+	}
+}
+
+// order gives an order about a pod.
+func (o *orders) order(i int, stage kube.Stage, change ...func(*kube.Order)) string {
+	uid := fmt.Sprint(i)
+	order := &kube.Order{ID: "order-" + uid, UID: uid, Namespace: "default", Name: "web-" + uid, Stage: stage, Reason: "Evicted", Message: "m", Decided: decided}
+	for _, c := range change {
+		c(order)
+	}
+	o.Order(order)
+	return order.ID
+}
+
+func (o *orders) has(id string, answer kube.Answer) bool { return o.count(id, answer) > 0 }
+
+func (o *orders) count(id string, answer kube.Answer) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, a := range o.answers {
+		if a.ID == id && a.Answer == answer {
+			n++
+		}
+	}
+	return n
+}
+
+// done answers that a request has succeeded.
+func done(w http.ResponseWriter) { answer(w, map[string]any{"kind": "PartialObjectMetadata"}) }
+
+// A request that the API server, or a proxy before it, can't carry out now is repeated: when it
+// asks for a time, not before. One answer says so.
+func TestReportIsRepeated(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 1, func(_ *orders, number int, w http.ResponseWriter, _ *http.Request) {
+		switch number {
+		case 1: // as priority and fairness refuses it
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
+		case 2:
+			status(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: leader changed")
+		case 3:
+			http.Error(w, "<html>not found", http.StatusNotFound) // a proxy's
+		case 4:
+			http.Error(w, "<html>forbidden", http.StatusForbidden)
+		case 5:
+			status(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+		case 6: // the pod is read again
+			answer(w, apiPod("0"))
+		case 8:
+			http.Error(w, "no", http.StatusServiceUnavailable)
+		default:
+			done(w)
+		}
+	})
+	id := o.order(0, kube.StageEnded)
+	o.until("delay", func() bool { return o.has(id, kube.AnswerDelayed) })
+	o.mu.Lock()
+	if len(o.requests) != 1 || o.inFlight != 0 {
+		t.Errorf("requests %q, %d in flight, before the time that the API server asked for; want one that has ended", o.requests, o.inFlight)
+	}
+	o.mu.Unlock()
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+	o.mu.Lock()
+	requests, first, second := o.requests[:7], o.times[0], o.times[1]
+	o.mu.Unlock()
+	want := []string{"PATCH web-0", "PATCH web-0", "PATCH web-0", "PATCH web-0", "PATCH web-0", "GET web-0", "PATCH web-0"}
+	if !slices.Equal(requests, want) {
+		t.Errorf("requests %q; want %q", requests, want)
+	}
+	if d := second.Sub(first); d < time.Second {
+		t.Errorf("repeated after %v; want at least the second that the API server asked for", d)
+	}
+	o.observe(apiPod("0", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/1"}
+	}))
+	o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
+	o.until("the answer that counts", func() bool { return o.count(id, kube.AnswerReported) == 2 })
+	if n := o.count(id, kube.AnswerDelayed); n != 1 {
+		t.Errorf("answer delayed %d times; want once, and not after the report", n)
+	}
+}
+
+// A request that had no answer is repeated as soon as the API server shows that it is back.
+func TestReportAfterRecovery(t *testing.T) {
+	t.Parallel()
+	for name, recover := range map[string]func(*orders){
+		"watch event":    func(o *orders) { o.api.change(watch.Modified, apiPod("1")) },
+		"deletion":       func(o *orders) { o.api.change(watch.Deleted, apiPod("1")) },
+		"another report": func(o *orders) { o.order(1, kube.StageEnded) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := startOrders(t, 2, func(_ *orders, number int, w http.ResponseWriter, _ *http.Request) {
+				if number == 1 {
+					panic(http.ErrAbortHandler) // ends the request without an answer
+				}
+				done(w)
+			})
+			id := o.order(0, kube.StageEnded)
+			o.until("delay", func() bool { return o.has(id, kube.AnswerDelayed) })
+			o.Reporter.mu.Lock()
+			task := o.tasks[id]
+			if !task.unreachable || !o.unreachable {
+				t.Error("a request without an answer does not count as one")
+			}
+			task.notBefore = time.Now().Add(time.Hour)
+			o.Reporter.mu.Unlock()
+			recover(o)
+			o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+		})
+	}
+}
+
+// At most ten requests are in flight: writes of the status before deletions before events.
+func TestReportsHavePriority(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	o := startOrders(t, 14, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		done(w)
+	})
+	count := func() int {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.requests)
+	}
+	o.order(10, kube.StageWaiting, func(k *kube.Order) { k.Exclusive = kube.ExclusiveJob }) // an event
+	o.until("event", func() bool { return count() == 1 })
+	for i := range 9 {
+		o.order(i, kube.StageEnded)
+	}
+	o.until("ten requests", func() bool { return count() == 10 })
+	o.order(11, kube.StageWaiting, func(k *kube.Order) { k.Exclusive = kube.ExclusiveJob }) // another event
+	disrupted := apiPod("12", func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonDisrupted}}
+	})
+	o.observe(disrupted)
+	o.order(12, kube.StageStopping, func(k *kube.Order) { k.Exclusive, k.GraceSeconds = kube.ExclusiveJob, 5 })
+	o.order(13, kube.StageEnded)
+	time.Sleep(50 * time.Millisecond)
+	if n := count(); n != 10 {
+		t.Fatalf("%d requests; want 10 in flight", n)
+	}
+	for i := 11; i <= 13; i++ {
+		release <- struct{}{}
+		o.until("next request", func() bool { return count() >= i })
+	}
+	close(release)
+	o.until("reports", func() bool { return o.has("order-13", kube.AnswerReported) && o.has("order-12", kube.AnswerReported) })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if got := o.requests[10:12]; !slices.Equal(got, []string{"PATCH web-13", "DELETE web-12"}) || !strings.HasPrefix(o.requests[12], "POST ") {
+		t.Errorf("requests after ten: %q; want the patch, the deletion, an event", o.requests[10:13])
+	}
+	if o.most > maxInFlight {
+		t.Errorf("%d requests in flight; want at most %d", o.most, maxInFlight)
+	}
+}
+
+// Events that can't be created are bounded and delay no report.
+func TestEventsAreBounded(t *testing.T) {
+	t.Parallel()
+	const pods = 200
+	release := make(chan struct{})
+	o := startOrders(t, pods, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+		done(w)
+	})
+	for i := range pods {
+		o.order(i, kube.StageEnded, func(k *kube.Order) { k.Annotations = map[string]string{annotationStarved: "memory"} })
+	}
+	for i := range pods {
+		o.until("report", func() bool { return o.has(fmt.Sprint("order-", i), kube.AnswerReported) })
+	}
+	o.Reporter.mu.Lock()
+	waiting, inFlight := len(o.events), o.eventsInFlight
+	o.Reporter.mu.Unlock()
+	if waiting != maxEvents || inFlight != maxEventsInFlight {
+		t.Errorf("%d events wait, %d in flight; want %d and %d", waiting, inFlight, maxEvents, maxEventsInFlight)
+	}
+	close(release)
+	o.until("end of the events", func() bool {
+		o.Reporter.mu.Lock()
+		defer o.Reporter.mu.Unlock()
+		return len(o.events) == 0 && o.eventsInFlight == 0
+	})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := count(o.requests, "POST "+reasonThresholdMet); n != 1 {
+		t.Errorf("%d events on the node; want one in a minute", n)
+	}
+}
+
+func count(list []string, s string) (n int) {
+	for _, e := range list {
+		if e == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Reports use the connection of the watch, so that none waits for a TLS handshake.
+func TestReportsUseTheWatchesConnection(t *testing.T) {
+	t.Parallel()
+	const pods = 101
+	arrived := make(chan time.Time, 2*pods)
+	o := startOrders(t, pods, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			arrived <- time.Now()
+		}
+		done(w)
+	})
+	var took []time.Duration
+	for i := range pods {
+		began := time.Now()
+		o.order(i, kube.StageEnded)
+		took = append(took, (<-arrived).Sub(began))
+	}
+	slices.Sort(took)
+	t.Logf("from the order to the server's handler: median %v, p99 %v", took[pods/2], took[pods*99/100])
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.connections) != 1 {
+		t.Errorf("connections %v; want one", o.connections)
+	}
+}
+
+// An order that is withdrawn, or not given again in the next session, is not carried out.
+func TestWithdraw(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 3, func(o *orders, _ int, w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no", http.StatusServiceUnavailable)
+	})
+	for i := range 3 {
+		o.order(i, kube.StageEnded)
+	}
+	for i := range 3 {
+		o.until("attempt", func() bool { return o.has(fmt.Sprint("order-", i), kube.AnswerDelayed) })
+	}
+	o.Withdraw("order-0")
+	o.Withdraw("unknown")
+	o.Reset()
+	o.order(2, kube.StageEnded)
+	o.until("end of the requests in flight", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.inFlight == 0
+	})
+	o.mu.Lock()
+	before := len(o.requests)
+	o.mu.Unlock()
+	o.until("further attempts", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.requests) > before+3
+	})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if later := o.requests[before+1:]; count(later, "PATCH web-2") != len(later) {
+		t.Errorf("requests %q; want none for the orders that were withdrawn", later)
+	}
+}
+
+// Credentials that expire are read again, also those in a kubeconfig.
+func TestReportWithNewCredentials(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.report = func(w http.ResponseWriter, _ *http.Request) { done(w) }
+	a.change(watch.Added, apiPod("0"))
+	kubeconfig, _, ca := a.files(t)
+	inline := func(token string) {
+		write(t, kubeconfig, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+			"clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority":%q}}],
+			"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, a.URL, ca, token))
+	}
+	inline("first")
+	o := &orders{t: t, api: a, connections: map[string]bool{}}
+	log := slog.New(slog.NewTextHandler(&o.log, nil))
+	o.Reporter = NewReporter("n1", o, log)
+	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
+	o.until("list", func() bool {
+		o.Reporter.mu.Lock()
+		defer o.Reporter.mu.Unlock()
+		return len(o.pods) == 1
+	})
+	a.mu.Lock()
+	a.token = "second" // the watch goes on
+	a.mu.Unlock()
+	id := o.order(0, kube.StageEnded)
+	o.until("refusal", func() bool { return o.has(id, kube.AnswerDelayed) })
+	inline("second")
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+}
+
+// Drain waits for the orders, and not longer than it may.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+	r.Order(&kube.Order{ID: "a"})
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if r.Drain(ctx); ctx.Err() == nil {
+		t.Error("Drain returned while there was an order")
+	}
+	time.AfterFunc(100*time.Millisecond, func() { r.Withdraw("a") })
+	r.Drain(context.Background())
+}
+
+// An eviction goes from evictd's orders over the socket into the API, and its answer back.
+func TestReportThroughTheSession(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	patches := make(chan statusPatch, 10)
+	a.report = func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			var p statusPatch
+			if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+				t.Error(err)
+			}
+			patches <- p
+		}
+		done(w)
+	}
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(kube.Status) bool { return n.has("a") && n.facts.CannotReport() == "" })
+	if _, err := n.orders.Begin(kube.Eviction{UID: "a", Namespace: "default", Name: "web-a", Reason: "Evicted", Message: "m", Decided: decided}); err != nil {
+		t.Fatal(err)
+	}
+	n.orders.Ended("a")
+	p := <-patches
+	if p.Metadata.UID != "a" || p.Metadata.Annotations[annotationEvicted] != "2026-11-23T00:00:00.005Z/1" || p.Status.Phase != corev1.PodFailed {
+		t.Errorf("patch %+v; want the phase of the pod a", p)
+	}
+	n.until("answer", func(kube.Status) bool { return n.orders.Status().Answers[kube.AnswerReported] == 1 })
+	n.orders.CgroupGone("a")
+	n.until("withdrawal", func(kube.Status) bool {
+		n.reporter.mu.Lock()
+		defer n.reporter.mu.Unlock()
+		return len(n.reporter.tasks) == 0 && !n.orders.Pending("a")
+	})
+}

@@ -1,0 +1,313 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+// started is a request that runs on a goroutine of its own.
+type started func(context.Context, *connection)
+
+// candidate is a request that may start.
+type candidate struct {
+	t *task
+	a action
+}
+
+// schedule answers the orders that need no request, and returns the requests that start now:
+// writes of the status before deletions before events, and the oldest order first. It returns
+// when it must be called again if nothing happens before.
+func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
+	next = now.Add(checkInterval)
+	if r.connection != nil && !r.checking && now.Before(r.checkAfter) {
+		next = r.checkAfter
+	}
+	var candidates []candidate
+	for _, t := range r.tasks {
+		if c, ok := r.candidate(t, now, &next); ok {
+			candidates = append(candidates, c)
+		}
+	}
+	if r.connection == nil {
+		return nil, next
+	}
+	slices.SortFunc(candidates, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.a.kind, b.a.kind), cmp.Compare(a.t.number, b.t.number))
+	})
+	for _, c := range candidates[:min(len(candidates), maxInFlight-r.inFlight)] {
+		list = append(list, r.start(c.t, c.a))
+	}
+	if !r.checking && !now.Before(r.checkAfter) && r.inFlight < maxInFlight {
+		r.checking = true
+		r.inFlight++
+		list = append(list, r.check)
+	}
+	for len(r.events) > 0 && r.eventsInFlight < maxEventsInFlight && r.inFlight < maxInFlight {
+		list = append(list, r.emit(r.events[0]))
+		r.events = slices.Delete(r.events, 0, 1)
+	}
+	return list, next
+}
+
+// candidate answers an order if it needs no request, else returns the request that may start
+// now. It moves next to the time at which something becomes due.
+func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candidate, ok bool) {
+	if t.busy {
+		return c, false
+	}
+	var p *podState
+	if s, ok := r.pods[t.order.UID]; ok {
+		p = &s
+	}
+	a := t.next(p)
+	due := t.notBefore
+	if a.kind == nothing {
+		due = t.repeat
+	}
+	r.announceWaiting(t, now)
+	switch {
+	case now.Before(due):
+		if due.Before(*next) {
+			*next = due
+		}
+	case a.kind != nothing:
+		return candidate{t, a}, true
+	default:
+		r.apply(t, a, now)
+	}
+	return c, false
+}
+
+// announceWaiting emits an event about a pod whose processes do not end.
+func (r *Reporter) announceWaiting(t *task, now time.Time) {
+	if t.order.Stage == kube.StageWaiting && !t.ended {
+		r.announce(t, reasonWaiting, fmt.Sprintf("The pod is not marked Failed before its killed processes have ended, because it must not run twice (%s)", t.order.Exclusive), now)
+	}
+}
+
+// apply reports an answer unless it was reported.
+func (r *Reporter) apply(t *task, a action, now time.Time) {
+	t.ended = t.ended || a.ended
+	if a.answer == "" || a.answer == t.answer && a.answer != kube.AnswerAsserted {
+		return
+	}
+	t.answer, t.why, t.repeat = a.answer, a.why, time.Time{}
+	r.answers.Report(&kube.Report{ID: t.order.ID, Answer: a.answer, Why: a.why})
+	pod := t.order.Namespace + "/" + t.order.Name
+	switch a.answer {
+	case kube.AnswerAsserted:
+		t.repeat = now.Add(repeatDelay)
+		r.log.Info("kubelet had undone the report of an eviction; reported it again", "pod", pod, "write", t.written)
+	case kube.AnswerForbidden:
+		r.log.Warn("eviction of a pod can't be reported; evictd does not evict it any more", "pod", pod, "error", a.why)
+	case kube.AnswerDelayed: // logged by postpone
+	case kube.AnswerReported, kube.AnswerDeleted:
+		r.announceEviction(t, now)
+		fallthrough
+	default:
+		r.log.Info("answered an order to report an eviction", "pod", pod, "answer", string(a.answer), "reason", a.why)
+	}
+}
+
+// announceEviction emits the events of an eviction.
+func (r *Reporter) announceEviction(t *task, now time.Time) {
+	r.announce(t, reasonEvicted, t.order.Message, now)
+	if resource := t.order.Annotations[annotationStarved]; resource != "" && !now.Before(r.nodeEventAfter) {
+		r.nodeEventAfter = now.Add(nodeEventInterval)
+		r.enqueue(nodeEvent(r.node, resource, now))
+	}
+}
+
+// announce emits an event about the pod of an order once.
+func (r *Reporter) announce(t *task, reason, note string, now time.Time) {
+	if t.announced[reason] {
+		return
+	}
+	t.announced[reason] = true
+	r.enqueue(podEvent(r.node, &t.order, reason, note, now))
+}
+
+func (r *Reporter) enqueue(e eventObject) {
+	if len(r.events) >= maxEvents {
+		r.log.Debug("dropped an event", "reason", e.Reason, "name", e.Regarding.Name)
+		return
+	}
+	r.events = append(r.events, e)
+	r.notify()
+}
+
+// start returns the request for an order.
+func (r *Reporter) start(t *task, a action) started {
+	t.busy = true
+	r.inFlight++
+	order, generation := t.order, r.pods[t.order.UID].generation
+	return func(ctx context.Context, c *connection) {
+		p, err := c.request(ctx, &order, a, generation)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		t.busy = false
+		r.inFlight--
+		r.notify()
+		if r.tasks[order.ID] != t || ctx.Err() != nil {
+			return // withdrawn, or stopping
+		}
+		now := time.Now()
+		if err == nil && p != nil {
+			s := stateOf(p)
+			switch {
+			case s.mirror != "" && (s.mirror == order.UID || string(p.UID) == order.UID):
+			case string(p.UID) != order.UID:
+				r.left(t, now)
+				return
+			}
+			r.pods[order.UID] = s
+		}
+		r.finish(t, a, c, err, now)
+	}
+}
+
+// finish records the outcome of a request for an order.
+func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.Time) {
+	result := outcomeOf(err)
+	t.unreachable = false
+	if result == forbidden {
+		if r.missingSince.IsZero() {
+			r.checkAfter = now
+		}
+		switch {
+		case t.forbidden.IsZero():
+			t.forbidden = now
+			fallthrough
+		case now.Sub(t.forbidden) < forbiddenDelay:
+			r.postpone(t, c, err, now)
+			return
+		}
+		result = refused
+	} else {
+		t.forbidden = time.Time{}
+	}
+	if result == tooLarge && a.kind == deletePod {
+		result = later // there is no room for the time of the deletion
+	}
+	switch result {
+	case succeeded:
+		t.delay, t.notBefore = 0, time.Time{}
+	case podGone:
+		r.left(t, now)
+		return
+	case later:
+		r.postpone(t, c, err, now)
+		return
+	case conflict:
+		t.wait(now, 0)
+	}
+	answer := t.done(a, result)
+	if result == refused {
+		answer.why = oneLine(err.Error())
+	}
+	r.apply(t, answer, now)
+	r.recovered(now)
+}
+
+// postpone repeats a request later, and reports that once until one succeeds.
+func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
+	t.wait(now, retryAfter(err))
+	var answer apierrors.APIStatus
+	t.unreachable = !errors.As(err, &answer)
+	err = c.files.explain(err)
+	if e := (*explained)(nil); errors.As(err, &e) && e.reload {
+		c.reload(err)
+		t.unreachable = true // until there are new credentials
+	}
+	level := slog.LevelWarn
+	if r.unreachable || t.answer == kube.AnswerDelayed { // one line for all orders
+		level = slog.LevelDebug
+	}
+	r.log.Log(context.Background(), level, "could not report the eviction of a pod; trying again", "pod", t.order.Namespace+"/"+t.order.Name, "error", err)
+	r.unreachable = r.unreachable || t.unreachable
+	if t.answer == "" || t.answer == kube.AnswerMarked {
+		r.apply(t, action{answer: kube.AnswerDelayed, why: oneLine(err.Error())}, now)
+	}
+}
+
+// emit returns the request that creates an event. It is not repeated.
+func (r *Reporter) emit(e eventObject) started {
+	r.inFlight++
+	r.eventsInFlight++
+	return func(ctx context.Context, c *connection) {
+		_, err := c.create(ctx, &e, "/apis/events.k8s.io/v1/namespaces", e.Metadata.Namespace, "events")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.inFlight--
+		r.eventsInFlight--
+		r.notify()
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err), ctx.Err() != nil:
+		case apierrors.IsForbidden(err) && !r.eventForbidden && !strings.Contains(err.Error(), "being terminated"):
+			r.eventForbidden = true
+			r.log.Warn("could not create an event; further ones are not logged", "error", oneLine(err.Error()))
+		default:
+			r.log.Debug("could not create an event", "reason", e.Reason, "name", e.Regarding.Name, "error", oneLine(err.Error()))
+		}
+	}
+}
+
+// check checks the rights again.
+func (r *Reporter) check(ctx context.Context, c *connection) {
+	err := r.checkRights(ctx, c.client)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inFlight--
+	r.checking = false
+	if err != nil {
+		r.checkAfter = time.Now().Add(missingInterval)
+	}
+	r.notify()
+}
+
+// checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
+// evictd keeps what it was told last. A right that was there is missing only if it still is
+// after forbiddenDelay.
+func (r *Reporter) checkRights(ctx context.Context, c *client) error {
+	missing, err := c.cannotReport(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	interval := checkInterval
+	if missing == "" {
+		r.missingSince = time.Time{}
+	} else {
+		interval = missingInterval
+		if r.missingSince.IsZero() {
+			r.missingSince = now
+		}
+	}
+	r.checkAfter = now.Add(interval + rand.N(interval/10))
+	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {
+		return nil
+	}
+	if missing != "" && missing != r.missing {
+		level := slog.LevelInfo // as in the manifests of a dry run
+		if r.mayReport {
+			level = slog.LevelWarn
+		}
+		r.log.Log(ctx, level, "evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
+	}
+	r.missing, r.mayReport = missing, missing == ""
+	r.answers.CannotReport(missing)
+	return nil
+}

@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+const (
+	// maxAssertions is how often a report that the kubelet has undone is written again, and
+	// maxWrites is how often it is written in all.
+	maxAssertions = 5
+	maxWrites     = 1 + maxAssertions
+	// The back-off between two requests for one order.
+	firstDelay, longestDelay = 100 * time.Millisecond, 30 * time.Second
+	// repeatDelay is when AnswerReported follows AnswerAsserted, which would replace it before
+	// it is sent.
+	repeatDelay = time.Second
+	// forbiddenDelay is how long the API server must answer 403 until that counts.
+	forbiddenDelay = 30 * time.Second
+)
+
+// task is an order that is carried out.
+type task struct {
+	order kube.Order
+	// number is the place of the order among all, by which the oldest has precedence.
+	number uint64
+	// busy is set while a request for the order is in flight.
+	busy bool
+	// written is the number of the last write of the phase that the API server has confirmed.
+	written int
+	// disrupted is set when the condition DisruptionTarget was written.
+	disrupted bool
+	// deletion is the answer that a deletion by this Reporter has; "" before.
+	deletion kube.Answer
+	// look is set if the pod must be read before anything else is done, and large if its status
+	// can't be written for its size.
+	look, large bool
+	// answer is the last answer, why its reason, and ended is set if nothing else will be done.
+	answer kube.Answer
+	why    string
+	ended  bool
+	// announced has the reasons of the events that were emitted.
+	announced map[string]bool
+	// notBefore is when the next request may start, delay the back-off before the next one, and
+	// unreachable is set if the last request had no answer.
+	notBefore   time.Time
+	delay       time.Duration
+	unreachable bool
+	// forbidden is when the API server first refused the present request; zero if it did not.
+	forbidden time.Time
+	// repeat is when the answer is sent again; zero for never.
+	repeat time.Time
+}
+
+// kind is the kind of a request for an order.
+type kind int
+
+const (
+	nothing kind = iota
+	readPod
+	setCondition // the condition DisruptionTarget alone
+	setPhase
+	deletePod
+)
+
+// action is what is done next for an order: a request, or an answer without one.
+type action struct {
+	kind   kind
+	write  int   // of setPhase
+	grace  int64 // of deletePod
+	answer kube.Answer
+	why    string
+	ended  bool
+}
+
+// next returns what is done next for an order. p is the pod; nil if its state is not known.
+func (t *task) next(p *podState) action {
+	switch {
+	case t.ended:
+		return action{}
+	case p == nil, t.look:
+		return action{kind: readPod}
+	case p.mirror != "":
+		return action{answer: kube.AnswerForbidden, ended: true, why: "the pod is static: the kubelet does not read the status of its object, and would run it again"}
+	}
+	t.written = max(t.written, p.writes(t.order.Decided))
+	switch {
+	case t.deletion != "":
+		return action{answer: t.deletion}
+	case p.deleting:
+		return t.terminating(p)
+	case t.large: // with grace period 1 the object remains until the kubelet has ended the pod
+		return action{kind: deletePod, grace: 1}
+	}
+	switch t.order.Stage {
+	case kube.StageEnded:
+		return t.report(p)
+	case kube.StageStopping:
+		if t.order.Exclusive == "" {
+			return t.report(p)
+		}
+		return t.stop(p)
+	}
+	if t.written > 0 { // at StageStopping
+		return t.report(p)
+	}
+	return t.mark(p)
+}
+
+// terminating returns the answer about a pod that is being deleted. Controllers delete terminal
+// pods, and an earlier evictd-kube may have deleted this one with its grace period.
+func (t *task) terminating(p *podState) action {
+	byUs := t.order.Exclusive != "" && t.order.GraceSeconds > 0 && p.disrupted
+	if t.written > 0 || byUs {
+		return action{answer: kube.AnswerReported, ended: true}
+	}
+	return action{answer: kube.AnswerTerminating, ended: true}
+}
+
+// report writes the phase, or writes it again after the kubelet has undone it.
+func (t *task) report(p *podState) action {
+	switch {
+	case t.written == 0 && p.phase == corev1.PodSucceeded:
+		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had succeeded before its eviction was reported"}
+	case t.written == 0:
+		return action{kind: setPhase, write: 1}
+	case p.writes(t.order.Decided) == t.written && t.written < maxWrites && p.undone():
+		return action{kind: setPhase, write: t.written + 1}
+	}
+	return action{answer: kube.AnswerReported}
+}
+
+// stop ends a pod that must not run twice and has a grace period: its object must remain until
+// its processes have ended.
+func (t *task) stop(p *podState) action {
+	if !t.disrupted && !p.disrupted {
+		return action{kind: setCondition}
+	}
+	return action{kind: deletePod, grace: max(1, t.order.GraceSeconds)}
+}
+
+// mark sets the condition of a killed pod if the kubelet reports it under its own verdict.
+func (t *task) mark(p *podState) action {
+	switch {
+	case p.restarts, p.phase == corev1.PodSucceeded:
+		return action{}
+	case t.disrupted, p.disrupted:
+		return action{answer: kube.AnswerMarked}
+	}
+	return action{kind: setCondition}
+}
+
+// done records the outcome of a request.
+func (t *task) done(a action, result outcome) action {
+	switch result {
+	case succeeded:
+		return t.achieved(a)
+	case podGone:
+		return action{answer: kube.AnswerGone, ended: true}
+	case conflict:
+		t.look = true
+	case tooLarge:
+		t.large = true
+	case refused:
+		return action{answer: kube.AnswerForbidden, ended: true}
+	}
+	return action{}
+}
+
+// achieved records a request that has succeeded, and returns the answer.
+func (t *task) achieved(a action) action {
+	switch a.kind {
+	case readPod:
+		t.look = false
+	case setCondition:
+		t.disrupted = true
+		return action{answer: kube.AnswerMarked}
+	case setPhase:
+		t.written, t.disrupted = max(t.written, a.write), true
+		if a.write > 1 {
+			return action{answer: kube.AnswerAsserted}
+		}
+		return action{answer: kube.AnswerReported}
+	case deletePod:
+		t.deletion = kube.AnswerReported
+		if t.large {
+			t.deletion = kube.AnswerDeleted
+		}
+		return action{answer: t.deletion}
+	}
+	return action{}
+}
+
+// wait delays the next request for the order, with jitter, and at least as long as the API
+// server asks for.
+func (t *task) wait(now time.Time, asked time.Duration) {
+	t.delay = min(max(firstDelay, 2*t.delay), longestDelay)
+	d := t.delay/2 + rand.N(t.delay/2)
+	if asked = min(asked, longestDelay); asked > 0 {
+		d = max(d, asked+rand.N(asked/4))
+	}
+	t.notBefore = now.Add(d)
+}

@@ -1,0 +1,247 @@
+package evictions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+const (
+	// checkInterval is how often fences are checked, and pods without one looked for. systemd
+	// may write a limit back at any time; the kubelet needs longer to try to start a container
+	// again.
+	checkInterval = 500 * time.Millisecond
+	// lateReport is how long the report of a pod without a fence may still come after the
+	// kubelet has started it again: the report then ends it again at once. Later it would evict
+	// a pod for a reason of the past.
+	lateReport = 10 * time.Second
+	// lateStart is how long after a kill agent/act has killed all containers that had been
+	// created before the fence was set.
+	lateStart = 2 * time.Second
+	// logInterval is the time between two log lines about what others do to fences.
+	logInterval = 10 * time.Second
+)
+
+// Run checks the fences and the evicted pods until ctx ends. It does nothing while there are
+// none.
+func (e *Evictions) Run(ctx context.Context) {
+	for {
+		var again <-chan time.Time
+		if e.check(ctx, time.Now()) {
+			again = time.After(checkInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		case <-again:
+		}
+	}
+}
+
+// check checks all fences and evictions once, and reports whether there are any.
+func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
+	e.mu.Lock()
+	var list []eviction
+	fences := len(e.unlifted) > 0
+	for _, v := range e.byUID {
+		list = append(list, *v)
+		fences = fences || v.fence != nil
+	}
+	e.mu.Unlock()
+	if fences {
+		e.checkFences(now)
+	}
+	for i := range list {
+		e.follow(ctx, &list[i], now)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.byUID)+len(e.unlifted) > 0
+}
+
+// checkFences sets again what others changed, and ends the evictions whose cgroup is gone.
+func (e *Evictions) checkFences(now time.Time) {
+	r, err := e.table.Check()
+	for _, uid := range r.Gone {
+		e.gone(uid)
+	}
+	if len(r.Changed) > 0 {
+		e.count(func(c *Status) { c.Changed += uint64(len(r.Changed)) })
+		if skipped, ok := e.changes.allow(now); ok {
+			c := r.Changed[0]
+			e.o.Log.Warn("another program changed a limit of a fenced pod; it is 0 again", "uid", c.UID, "file", c.File.String(), "value", c.Limit.String(), "not_logged", skipped+len(r.Changed)-1)
+		}
+	}
+	if err != nil {
+		if skipped, ok := e.problems.allow(now); ok {
+			e.o.Log.Error("check of the fences found problems", "error", err, "not_logged", skipped)
+		}
+	}
+	e.mu.Lock()
+	unlifted := e.unlifted
+	e.unlifted = nil
+	e.mu.Unlock()
+	for _, f := range unlifted {
+		// Check has tried again. Lift returns nil for a fence that is not set.
+		if err := f.Lift(); err != nil {
+			e.mu.Lock()
+			e.unlifted = append(e.unlifted, f)
+			e.mu.Unlock()
+		} else {
+			e.o.Log.Info("fence lifted", "uid", f.UID())
+			e.count(func(c *Status) { c.Lifted++ })
+		}
+	}
+}
+
+// gone records that a pod's cgroup was removed.
+func (e *Evictions) gone(uid string) {
+	e.mu.Lock()
+	delete(e.byUID, uid)
+	e.mu.Unlock()
+	e.o.Orders.CgroupGone(uid)
+}
+
+// follow does what is due for an eviction.
+func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
+	switch {
+	case v.void != "":
+		e.end(v, v.void)
+	case !e.o.Orders.Pending(v.uid):
+		e.Lift(v.uid, "") // the order ended before its fence was set
+	case v.restored:
+		e.recover(ctx, v)
+	case v.fence == nil:
+		e.followUnfenced(v, now)
+	case !v.revived && now.Sub(v.killed) >= lateStart && v.restarted(e.o.Inventory.Running(v.uid).LastStart):
+		e.killRevived(ctx, v)
+	case v.gaveUp && !v.ended:
+		e.endIfEmpty(v)
+	}
+}
+
+// killRevived kills a pod again of which the kubelet has started a container in spite of the
+// fence, because that was incomplete or came too late.
+func (e *Evictions) killRevived(ctx context.Context, v *eviction) {
+	if decided, dryRun := e.o.Decided(); decided && !dryRun && !e.stopping.Load() {
+		e.revived(v, "the kubelet has started an evicted pod again before its fence was set; killing it again")
+		e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
+	}
+}
+
+// revived records that the kubelet has started a container of an evicted pod again.
+func (e *Evictions) revived(v *eviction, message string) {
+	e.update(v.uid, func(v *eviction) { v.revived = true })
+	e.count(func(c *Status) { c.Revived++ })
+	e.o.Log.Warn(message, "pod", v.pod, "uid", v.uid)
+}
+
+// followUnfenced looks for the end of a pod without a fence, and for containers that its
+// kubelet has started again.
+func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
+	r := e.o.Inventory.Running(v.uid)
+	switch {
+	case !r.Known:
+	case len(r.Sandboxes) == 0:
+		e.gone(v.uid)
+	case !v.restarted(r.LastStart):
+	case !v.revived:
+		e.revived(v, "the kubelet has started an evicted pod again, which has no fence")
+		if v.exclusive != "" {
+			// Its phase would become Failed while it runs.
+			e.end(v, "its kubelet has started it again")
+		}
+	case now.Sub(v.killed) >= lateReport && !e.reported(v.uid):
+		e.end(v, "its kubelet has started it again, and it was not reported in time")
+	}
+}
+
+// restarted reports whether a container was created after the kill.
+func (v *eviction) restarted(lastStart int64) bool {
+	return !v.killed.IsZero() && lastStart > v.killed.UnixNano()
+}
+
+// reported reports whether evictd-kube has reported the eviction of a pod.
+func (e *Evictions) reported(uid string) bool {
+	for _, o := range e.o.Orders.Status().Pending {
+		if o.Order.UID == uid {
+			return wasReported(o.Answer)
+		}
+	}
+	return true
+}
+
+func wasReported(a kube.Answer) bool {
+	return a != "" && a != kube.AnswerMarked && a != kube.AnswerDelayed
+}
+
+// endIfEmpty ends the wait for the processes of a fenced pod if none is left.
+func (e *Evictions) endIfEmpty(v *eviction) (ended bool) {
+	left, err := e.processesLeft(v.fence)
+	if err != nil {
+		if skipped, ok := e.problems.allow(time.Now()); ok {
+			e.o.Log.Error("could not list the processes of an evicted pod; its eviction is not reported until that succeeds", "pod", v.pod, "uid", v.uid, "error", err, "not_logged", skipped)
+		}
+	} else if !left {
+		e.ended(v.uid)
+	}
+	return err == nil && !left
+}
+
+// processesLeft reports whether the pod's cgroup has a process of a container: one that is
+// neither the first of the pod's sandbox nor essential, as a shim is.
+func (e *Evictions) processesLeft(f *podfence.Fence) (bool, error) {
+	group, err := e.o.Hierarchy.Open(f.Path())
+	if errors.Is(err, cgroup.ErrGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer group.Close()
+	pids, err := group.Procs(nil)
+	if errors.Is(err, cgroup.ErrGone) {
+		return false, nil
+	}
+	sandboxes, guard := e.o.Inventory.Running(f.UID()).Sandboxes, e.o.Inventory.Guard()
+	for _, pid := range pids {
+		_, essential := guard.Protected[pid]
+		if !essential && !slices.Contains(sandboxes, guard.Inits[pid]) || guard.Reused(pid, e.startOf) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// startOf returns the start time of a process, 0 if it can't be read.
+func (e *Evictions) startOf(pid int) uint64 {
+	stat, err := process.ReadStat(e.o.Procfs, pid)
+	if err != nil {
+		return 0
+	}
+	return stat.StartTime
+}
+
+// limiter bounds the log lines about one kind of event.
+type limiter struct {
+	logged  time.Time
+	skipped int
+}
+
+// allow reports whether an event is logged, and how many before it were not.
+func (l *limiter) allow(now time.Time) (skipped int, ok bool) {
+	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
+		l.skipped++
+		return 0, false
+	}
+	skipped, l.logged, l.skipped = l.skipped, now, 0
+	return skipped, true
+}

@@ -1,0 +1,70 @@
+// Package evictions connects the kills of a kubelet's pods with their fences (agent/podfence)
+// and with the orders to evictd-kube ([kube.Orders]).
+//
+// [Evictions] implements [act.Fencer] and takes the reports of an execute.Executor. It kills
+// nothing and speaks to no other program. It never blocks the decision loop or the hot path:
+// [Evictions.Report] waits for no I/O, and [Evictions.Fence] runs on a goroutine of the
+// eviction.
+//
+// # A hard eviction
+//
+//  1. SIGKILL was sent to the pod's containers (agent/hot, agent/act).
+//  2. [Evictions.Fence] begins the order, whose ID the fence's mark has, and which is saved soon
+//     after that; then it marks the fence and sets it. agent/act kills what has been started in
+//     the pod's cgroup meanwhile.
+//  3. No process of the containers is left: the order is told so, and evictd-kube reports the
+//     pod Failed.
+//  4. The kubelet removes the pod's cgroup, and the fence with it: the order ends once its answer
+//     is final.
+//
+// While there are fences, [Evictions.Run] checks them every 500 ms. A limit that others wrote
+// is set to 0 again.
+//
+// # Pods without a fence
+//
+// A pod has none if it has no cgroup of its own (the kubelet's cgroupsPerQOS is false), on v1
+// without the pids controller, and if the file of marks can't be written. A pod that may run
+// twice is then reported at once. Run finds the end of the pod in the runtime's list. If the
+// kubelet has started a container again, this is counted. The eviction of a pod that must not
+// run twice is then given up; of another pod if it is not reported within 10 s. The decision
+// kills the pod again if it has to, with its back-off for revivals (agent/evict).
+//
+// # Restart
+//
+// After each restart [Evictions.Open] finds the fences, before a pod can be killed, and
+// [Evictions.Restore] the orders. An evictd that was killed leaves both as they are; a clean
+// stop waits for answers, withdraws all orders and lifts all fences. What remains is, by the point
+// at which evictd ended:
+//
+//	evictd ended               fence   order    pod's processes   then
+//	1 before the order         –       –        dead, or again    The kubelet starts it again, as after a crash.
+//	2 before the order saved   set     –        dead              The fence is lifted. The kubelet starts the pod again.
+//	3 the same                 set     –        left              The fence is lifted. The loop kills the pod again, with
+//	                                                              another order, if it knows the victim.
+//	4 before the mark          –       killed   left, old         The loop kills the pod again if it knows the victim, else
+//	                                                              [Options.Resume] does. It is fenced then.
+//	5 the same                 –       killed   newer             The pod runs again: the order is void, and it is counted
+//	                                                              as revived.
+//	6 the same                 –       killed   dead              The pod is reported. If it must not run twice, the order is
+//	                                                              void instead: nothing keeps it from running meanwhile.
+//	7 while processes exit     set     killed   left, listed      As 4.
+//	8 the same                 set     killed   left, not listed  Their end is waited for, and the pod reported.
+//	9 the same                 set     killed   dead              The pod is reported.
+//	10 before the answer       set     ended    dead              The order is sent again, and evictd-kube finds in the pod
+//	                                                              what it has done.
+//	11 before the cgroup went  set     answered any               The cgroup's removal is waited for.
+//	12 after the cgroup went   –       any      –                 The order ends with its answer.
+//	13 in a grace period       –       stopping left              The loop resumes it. If it does not know the victim, the
+//	                                                              order is void.
+//	14 in a clean stop         lifted  any      any               As 4, 5, 6, 11 and 12 without a fence.
+//	15 after a clean stop      lifted  –        any               Nothing: the kubelet may have started the pod again.
+//
+// The processes are those of the pod's containers, as far as they are not the sandbox's. "old"
+// are those of containers that were created before the kill, "newer" of those created after it.
+// In dry run by configuration, all fences of an earlier run are lifted and all orders are void.
+// In dry run for another reason, an order is void once the pod would have to be killed again.
+// The state of another boot has no orders, and its fences no effect.
+//
+// If evictd can't start, or starts without evictd-kube in its configuration, it lifts the
+// fences that it finds. [Release] does so on request.
+package evictions

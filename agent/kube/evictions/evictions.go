@@ -1,0 +1,362 @@
+package evictions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// Inventory lists the pods of the node.
+type Inventory interface {
+	Running(uid string) pods.Running
+	Guard() *evict.Guard
+}
+
+// Options configure Evictions.
+type Options struct {
+	Orders    *kube.Orders
+	Inventory Inventory
+	Records   *execute.Records
+	Hierarchy *cgroup.Hierarchy
+	Procfs    kernel.FS
+	// Exclusive returns why two instances of a pod must not run at the same time; "" if they
+	// may.
+	Exclusive func(uid string) string
+	// Decided reports whether the decision loop has decided on a complete list of the pods, and
+	// therefore resumed those evictions of an earlier run that it knows, and whether it is in
+	// dry run. Resume kills a pod again. ctx ends when evictd does.
+	Decided func() (ok, dryRun bool)
+	Resume  func(ctx context.Context, order evict.Order)
+	// Connected reports whether evictd-kube is connected, so that answers may come.
+	Connected func() bool
+	Log       *slog.Logger
+}
+
+// Evictions are the evictions that evictd-kube reports. The methods are safe for concurrent
+// use.
+type Evictions struct {
+	o     Options
+	table *podfence.Table // nil if the file of marks can't be opened; then there are no fences
+	found []podfence.Left // by Open, until Restore
+	wake  chan struct{}   // Run has something to do
+
+	stopTimeout time.Duration // how long Stop waits for answers
+	stopping    atomic.Bool   // Stop was called
+
+	// fencing is locked for reading while a fence is set, and for writing to set stopped.
+	fencing sync.RWMutex
+	stopped bool
+
+	mu       sync.Mutex
+	byUID    map[string]*eviction
+	unlifted []*podfence.Fence // that could not be lifted; Table.Check tries again
+	counts   Status            // the counters only
+
+	changes, problems limiter // used by Run
+}
+
+// eviction is what is known about the eviction of one pod until its cgroup is removed, or its
+// order ends.
+type eviction struct {
+	uid, pod, id string
+	exclusive    string
+	killed       time.Time       // the last kill; zero if the kubelet still stops the pod
+	fence        *podfence.Fence // nil if none is set
+	ended        bool            // no process of the containers is left
+	gaveUp       bool            // the actuator no longer waits for the processes
+	revived      bool            // the kubelet has started a container again
+	void         string          // why the order has to be withdrawn
+	// restored is set for an eviction of an earlier run until it is known what goes on.
+	// reported is set if evictd-kube had reported it by then.
+	restored, reported bool
+}
+
+// Status describes the fences.
+type Status struct {
+	// Set is the number of fences that are set for an eviction, and Unlifted that of others that
+	// could not be lifted.
+	Set, Unlifted int
+	// These count since the start: evictions without a fence, fences that were lifted, limits of
+	// fences that others wrote, and evicted pods of which the kubelet started a container again.
+	Failed, Lifted, Changed, Revived uint64
+}
+
+// New returns Evictions without any. It performs no I/O.
+func New(o Options) *Evictions {
+	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, stopTimeout: stopTimeout}
+}
+
+// Status returns the present status.
+func (e *Evictions) Status() Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.counts
+	s.Unlifted = len(e.unlifted)
+	for _, v := range e.byUID {
+		if v.fence != nil {
+			s.Set++
+		}
+	}
+	return s
+}
+
+var (
+	errStopped = errors.New("evictd stops: no fence is set")
+	errNoTable = errors.New("the file of fence marks could not be opened")
+)
+
+// Fence implements [act.Fencer]. It begins the order and then sets the fence, whose mark has
+// the order's ID.
+func (e *Evictions) Fence(job *act.Job) error {
+	e.fencing.RLock()
+	defer e.fencing.RUnlock()
+	if e.stopped {
+		return errStopped
+	}
+	uid := job.Order.UID
+	v, err := e.begin(&job.Order, graceOf(job), true)
+	if err != nil {
+		e.count(func(c *Status) { c.Failed++ })
+		return err
+	}
+	fence, err := e.set(job, v.id)
+	if fence != nil {
+		e.update(uid, func(v *eviction) { v.fence = fence })
+		if err != nil {
+			e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
+		}
+		return nil
+	}
+	e.count(func(c *Status) { c.Failed++ })
+	if v.exclusive == "" {
+		// Every millisecond counts: the kubelet starts the pod again unless it sees the report.
+		e.o.Orders.Ended(uid)
+	}
+	return err
+}
+
+// minGrace is the grace period for containers that only the kubelet can stop.
+const minGrace = time.Second
+
+// graceOf returns 0 for a job whose containers were all killed. Those that evictd can't kill
+// are stopped by the kubelet, which evictd-kube causes in an eviction with a grace period.
+func graceOf(job *act.Job) time.Duration {
+	for i := range job.Containers {
+		if job.Containers[i].Cgroup == "" {
+			return minGrace
+		}
+	}
+	return 0
+}
+
+// begin begins the order of an eviction, or continues it, and returns what is known of it.
+// killed is set after a kill.
+func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) (eviction, error) {
+	uid := order.UID
+	rec, _ := e.o.Records.Last(uid) // a resumed order has no message
+	pod := cmp.Or(order.Pod, rec.Pod)
+	namespace, name, _ := strings.Cut(pod, "/")
+	exclusive := e.o.Exclusive(uid)
+	x := kube.Eviction{
+		UID: uid, Namespace: namespace, Name: name, Exclusive: exclusive, Grace: grace, Decided: rec.Decided,
+		Reason: cmp.Or(order.Reason, rec.Reason, evict.ReasonEvicted), Message: cmp.Or(order.Message, rec.Message), Annotations: order.Annotations,
+	}
+	if x.Annotations == nil {
+		x.Annotations = rec.Annotations
+	}
+	now := time.Now()
+	id, err := e.o.Orders.Begin(x)
+	if err != nil {
+		return eviction{}, err
+	}
+	e.mu.Lock()
+	v := e.byUID[uid]
+	if v == nil {
+		v = &eviction{uid: uid, pod: pod, exclusive: exclusive}
+		e.byUID[uid] = v
+	}
+	v.id, v.restored, v.void = id, false, ""
+	if killed {
+		v.killed, v.revived = now, false
+	}
+	known := *v
+	e.mu.Unlock()
+	e.notify()
+	// A fence that takes a second is no longer waited for (agent/act).
+	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && !rec.LastGone.IsZero() {
+		e.ended(uid)
+	}
+	return known, nil
+}
+
+// set sets the fence of a job's pod. It returns nil and an error if there is none, and a
+// fence with an error if it is incomplete.
+func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
+	if e.table == nil {
+		return nil, errNoTable
+	}
+	var cgroups []string
+	for i := range job.Containers {
+		if at := job.Containers[i].Cgroup; at != "" {
+			cgroups = append(cgroups, at)
+		}
+	}
+	f, err := e.table.Prepare(job.Order.UID, cgroups)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // while it is set, the table keeps it open
+	if err := f.Set(id); err != nil && !errors.Is(err, podfence.ErrPartial) {
+		return nil, err
+	} else {
+		return f, err
+	}
+}
+
+// Report takes the progress of an eviction. It does not block.
+func (e *Evictions) Report(r execute.Report) {
+	if r.Record.DryRun {
+		return
+	}
+	switch r.Stage {
+	case act.Signalled:
+		// The loop has resumed the eviction, if it is one of an earlier run.
+		e.update(r.UID, func(v *eviction) { v.restored = false })
+		if r.Reported && r.KubeletStops {
+			e.beginStop(r)
+		}
+	case act.LastGone:
+		e.ended(r.UID)
+	case act.Refused:
+		e.update(r.UID, func(v *eviction) { v.void = fmt.Sprintf("the pod was not killed: %v", r.Err) })
+		e.notify()
+	case act.Finished:
+		e.update(r.UID, func(v *eviction) { v.gaveUp = true })
+		e.notify()
+	}
+}
+
+// beginStop begins the order for a pod that the kubelet is to stop.
+func (e *Evictions) beginStop(r execute.Report) {
+	order := evict.Order{UID: r.UID}
+	if _, err := e.begin(&order, max(minGrace, r.Grace), false); err != nil {
+		e.o.Log.Error("the eviction of the pod can't be reported; the kubelet does not stop it", "uid", r.UID, "error", err)
+	}
+}
+
+// ended records that no process of a pod's containers is left.
+func (e *Evictions) ended(uid string) {
+	if e.update(uid, func(v *eviction) { v.ended = true }) {
+		e.o.Orders.Ended(uid)
+	}
+}
+
+// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The caller
+// logs why.
+func (e *Evictions) Lift(uid, _ string) {
+	e.mu.Lock()
+	v := e.byUID[uid]
+	delete(e.byUID, uid)
+	e.mu.Unlock()
+	if v != nil {
+		e.lift(v)
+	}
+}
+
+// lift lifts the fence of an eviction, if it has one.
+func (e *Evictions) lift(v *eviction) {
+	if v.fence != nil {
+		e.liftFence(v.fence)
+	}
+}
+
+func (e *Evictions) liftFence(f *podfence.Fence) {
+	if err := f.Lift(); err != nil {
+		e.o.Log.Error("could not lift the fence of the pod; its containers can't start until it is lifted, trying again", "uid", f.UID(), "cgroup", f.Path(), "error", err)
+		e.mu.Lock()
+		e.unlifted = append(e.unlifted, f)
+		e.mu.Unlock()
+		e.notify()
+		return
+	}
+	e.count(func(c *Status) { c.Lifted++ })
+}
+
+// end withdraws the order of an eviction and lifts the fence.
+func (e *Evictions) end(v *eviction, why string) {
+	e.mu.Lock()
+	delete(e.byUID, v.uid)
+	e.mu.Unlock()
+	e.o.Orders.Refused(v.uid, why)
+	e.lift(v)
+}
+
+// stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
+const stopTimeout = 5 * time.Second
+
+// Stop ends all evictions: it waits for answers, if evictd-kube is
+// connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
+// until Stop returns.
+func (e *Evictions) Stop() {
+	e.stopping.Store(true)
+	timeout := e.stopTimeout
+	if !e.o.Connected() {
+		timeout = 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	e.o.Orders.Stop(ctx)
+	e.fencing.Lock()
+	e.stopped = true
+	e.fencing.Unlock()
+	if e.table == nil {
+		return
+	}
+	lifted, err := e.table.LiftAll()
+	if err != nil {
+		e.o.Log.Error("not all fences were lifted; evictd --release-fences lifts them", "error", err)
+	}
+	if lifted > 0 {
+		e.o.Log.Info("fences lifted, because evictd stops; kubelets may start pods again that were not reported", "fences", lifted)
+	}
+}
+
+// update changes what is known about an eviction. It returns false if the pod has none.
+func (e *Evictions) update(uid string, change func(*eviction)) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.byUID[uid]
+	if v != nil {
+		change(v)
+	}
+	return v != nil
+}
+
+func (e *Evictions) count(add func(*Status)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	add(&e.counts)
+}
+
+// notify wakes Run.
+func (e *Evictions) notify() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,468 @@
+package evictions
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/agent/pods"
+)
+
+// The order begins before the fence is set, and the mark has its ID. The order is told when
+// no process is left, and ends when the cgroup is gone and the answer has come.
+func TestEviction(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.run()
+	p := n.connect(kube.AnswerReported, 0)
+	n.fence()
+	n.wantStage(kube.StageKilled)
+	n.until("evictd-kube has the order", func() bool { return slices.Equal(p.got(), []kube.Stage{kube.StageKilled}) })
+	o := n.order().Order
+	if o.UID != testUID || o.Namespace != "shop" || o.Name != "web-0" || o.Exclusive != n.exclusive || o.Reason != evict.ReasonEvicted || !strings.Contains(o.Message, "memory") {
+		t.Errorf("order = %+v; want that of %s", o, testPod)
+	}
+	if got := n.mark(); got != o.ID {
+		t.Errorf("the mark has order %q; want %q", got, o.ID)
+	}
+	if err := n.Fence(n.job()); err != nil { // once more
+		t.Error(err)
+	}
+	if s := n.Status(); s.Set != 1 || !n.checkNow() {
+		t.Errorf("status = %+v; want one fence, which is checked", s)
+	}
+	n.report(act.LastGone)
+	n.until("the answer", func() bool { return n.order().Answer == kube.AnswerReported })
+	if !n.checkNow() {
+		t.Error("the cgroup is not looked at after the answer")
+	}
+	n.removePod()
+	if n.checkNow() {
+		t.Error("something is checked after the cgroup was removed")
+	}
+	n.wantStage("")
+	if s := n.Status(); s.Set != 0 || s.Failed != 0 || s.Lifted != 0 {
+		t.Errorf("status = %+v; want no fence", s)
+	}
+	if got, want := p.got(), []kube.Stage{kube.StageKilled, kube.StageEnded}; !slices.Equal(got, want) {
+		t.Errorf("evictd-kube got the stages %q; want %q", got, want)
+	}
+}
+
+// mark returns the order in the mark of the fence.
+func (n *node) mark() string {
+	n.t.Helper()
+	content, err := os.ReadFile(n.marks())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	// The next evictd reads a copy: this one has locked the file.
+	file := n.marks() + ".copy"
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	table, found, err := podfence.Open(podfence.Options{File: file, BootID: testBoot, Hierarchy: n.hierarchy})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer table.Close()
+	if len(found.Fences) != 1 {
+		n.t.Fatalf("%d fences are marked; want 1", len(found.Fences))
+	}
+	return found.Fences[0].Order
+}
+
+// Without an order there is no fence: nothing would end it.
+func TestNoOrderNoFence(t *testing.T) {
+	n := newNode(t)
+	job := n.job()
+	job.Order.Pod = "" // no name, so that the order is not valid
+	if err := n.Fence(job); err == nil {
+		t.Error("Fence succeeded without an order")
+	}
+	n.wantFenced(false)
+	if s := n.Status(); s.Failed != 1 || s.Set != 0 || n.checkNow() {
+		t.Errorf("status = %+v; want one failure", s)
+	}
+}
+
+// A resumed or escalated eviction has no message: that of its record is reported.
+func TestOrderOfRecord(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	job := n.job()
+	job.Order = evict.Order{UID: testUID, Hard: true}
+	if err := n.Fence(job); err != nil {
+		t.Fatal(err)
+	}
+	o := n.order().Order
+	if o.Namespace+"/"+o.Name != testPod || !strings.Contains(o.Message, "memory") || o.Decided.IsZero() {
+		t.Errorf("order = %+v; want the record's", o)
+	}
+}
+
+// The kubelet stops a pod in a grace period, and containers that evictd can't kill.
+func TestKubeletStops(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	n.reportStopping()
+	n.wantStage(kube.StageStopping)
+	if got := n.order().Order.GraceSeconds; got != 30 {
+		t.Errorf("the order has a grace period of %d s; want 30", got)
+	}
+	n.wantFenced(false)
+	n.running.LastStart = time.Now().UnixNano() // restarted within its grace period
+	n.checkNow()
+	n.wantStage(kube.StageStopping)
+	if s := n.Status(); s.Revived != 0 {
+		t.Errorf("status = %+v; want a restart before the kill not to count", s)
+	}
+	n.fence()
+	n.wantStage(kube.StageKilled)
+
+	n = newNode(t)
+	job := n.job()
+	job.Containers = append(job.Containers, evict.RunningContainer{ID: "vm", Name: "vm", Unproven: "runtime handler"})
+	if err := n.Fence(job); err != nil {
+		t.Fatal(err)
+	}
+	n.wantFenced(true)
+	n.wantStage(kube.StageStopping)
+}
+
+// A pod that the kubelet has stopped in its grace period is gone without a fence.
+func TestGoneInGracePeriod(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	n.reportStopping()
+	n.removePod()
+	if n.checkNow() {
+		t.Error("something is checked after the pod has gone")
+	}
+	n.wantStage(kube.StageEnded)
+}
+
+// agent/act no longer waits for a fence that takes a second: its report comes first.
+func TestEndedBeforeFence(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.evict(false)
+	n.report(act.Signalled)
+	n.report(act.LastGone)
+	n.wantStage("")
+	n.fence()
+	n.wantStage(kube.StageEnded)
+}
+
+// What others write is replaced, counted, and logged once.
+func TestLimitsChangedByOthers(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	for range 3 {
+		if err := os.WriteFile(n.limits.Path(n.path, "pids.max"), []byte("99"), 0); err != nil {
+			t.Fatal(err)
+		}
+		n.checkNow()
+		n.wantFenced(true)
+	}
+	if s := n.Status(); s.Changed != 3 {
+		t.Errorf("status = %+v; want 3 changes", s)
+	}
+	if got := strings.Count(n.log.String(), "another program changed a limit"); got != 1 {
+		t.Errorf("the log has %d lines about it; want 1", got)
+	}
+}
+
+// A pod without a cgroup of its own has no fence. It is reported at once, if it may run twice.
+func TestFenceNotPossible(t *testing.T) {
+	late := func(n *node) time.Time { return time.Now().Add(2 * lateReport) }
+	for _, tt := range []struct {
+		name   string
+		change func(*node)
+		then   func(*node)
+		stage  kube.Stage
+		more   bool // something is checked
+		count  uint64
+		log    string
+	}{
+		{"not started again", func(*node) {}, (*node).exited, kube.StageEnded, true, 0, ""},
+		{"the same containers", func(*node) {}, func(*node) {}, kube.StageEnded, true, 0, ""},
+		{"the runtime is not listed", func(*node) {}, func(n *node) { n.running = pods.Running{} }, kube.StageEnded, true, 0, ""},
+		{"gone", func(*node) {}, func(n *node) { n.running = pods.Running{Known: true} }, kube.StageEnded, false, 0, ""},
+		{"exclusive", exclusive, (*node).exited, kube.StageKilled, true, 0, ""},
+		{"exclusive, gone", exclusive, func(n *node) { n.running = pods.Running{Known: true} }, kube.StageEnded, false, 0, ""},
+		{"exclusive, started again", exclusive, (*node).revive, "", false, 1, "its kubelet has started it again"},
+		{"started again", func(*node) {}, (*node).revive, kube.StageEnded, true, 1, "has no fence"},
+		{"started again long ago", func(*node) {}, func(n *node) { n.revive(); n.checkNow(); n.check(n.t.Context(), late(n)) }, "", false, 1, "not reported in time"},
+		{"started again long ago, reported", func(*node) {}, func(n *node) {
+			n.connect(kube.AnswerReported, 0)
+			n.until("the answer", func() bool { return n.order().Answer == kube.AnswerReported })
+			n.revive()
+			n.checkNow()
+			n.check(n.t.Context(), late(n))
+		}, kube.StageEnded, true, 1, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, tt.change)
+			job := n.job()
+			job.Containers[0].Cgroup = "/system.slice/ctr" // cgroupsPerQOS: false
+			if err := n.Fence(job); err == nil {
+				t.Error("Fence succeeded")
+			}
+			n.wantFenced(false)
+			if n.exclusive == "" {
+				n.wantStage(kube.StageEnded)
+			} else {
+				n.wantStage(kube.StageKilled)
+			}
+			tt.then(n)
+			if more := n.checkNow(); more != tt.more {
+				t.Errorf("check = %t; want %t", more, tt.more)
+			}
+			n.wantStage(tt.stage)
+			s := n.Status()
+			if s.Failed != 1 || s.Set != 0 || s.Revived != tt.count {
+				t.Errorf("status = %+v; want one failure and %d revived", s, tt.count)
+			}
+			if !strings.Contains(n.log.String(), tt.log) {
+				t.Errorf("log = %s; want %q", n.log, tt.log)
+			}
+		})
+	}
+}
+
+// A container that was created just before the fence may start after it. The pod is killed
+// again, once for each start.
+func TestStartedBehindFence(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.decided = true
+	n.fence()
+	check := func(after time.Duration, kills int) {
+		t.Helper()
+		n.check(t.Context(), time.Now().Add(after))
+		if len(n.resumed) != kills || n.Status().Revived != uint64(kills) {
+			t.Errorf("%v after the kill: killed again %+v, status %+v; want %d kills", after, n.resumed, n.Status(), kills)
+		}
+	}
+	check(2*lateStart, 0)
+	n.revive()
+	check(0, 0) // agent/act does it
+	n.dryRun = true
+	check(2*lateStart, 0)
+	n.dryRun = false
+	check(2*lateStart, 1)
+	check(2*lateStart, 1)
+	n.fence()
+	check(2*lateStart, 1)
+	n.revive()
+	check(2*lateStart, 2)
+	n.wantStage(kube.StageKilled)
+	n.wantFenced(true)
+}
+
+// revive is what the runtime lists after the kubelet has started a container again.
+func (n *node) revive() { n.running.LastStart = time.Now().UnixNano() }
+
+// The API server refuses the report, or does not answer: the fence is lifted.
+func TestForbiddenAndTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*node)
+		answer kube.Answer
+	}{
+		{"forbidden", func(*node) {}, kube.AnswerForbidden},
+		{"timeout", func(n *node) { n.fenceTimeout = 200 * time.Millisecond }, ""},
+		{"timeout after the answer", func(n *node) { n.fenceTimeout = 200 * time.Millisecond }, kube.AnswerReported},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, tt.change)
+			n.run()
+			n.connect(tt.answer, 0)
+			n.fence()
+			n.report(act.LastGone)
+			n.until("the end of the order", func() bool { return n.order() == nil })
+			n.wantFenced(false)
+			if n.checkNow() {
+				t.Error("something is checked after the fence was lifted")
+			}
+			if s := n.Status(); s.Lifted != 1 || s.Set != 0 {
+				t.Errorf("status = %+v; want one fence lifted", s)
+			}
+			err := n.Fence(n.job())
+			if forbidden := tt.answer == kube.AnswerForbidden; errors.Is(err, kube.ErrForbidden) != forbidden {
+				t.Errorf("Fence = %v; want that to be forbidden: %t", err, forbidden)
+			}
+		})
+	}
+}
+
+// An order that ends while its fence is being set calls Lift too early.
+func TestOrderEndsBeforeFence(t *testing.T) {
+	n := newNode(t)
+	n.saves = func() {
+		n.saves = nil
+		n.orders.Refused(testUID, "a test")
+	}
+	n.fence()
+	n.wantStage("")
+	if n.checkNow() {
+		t.Error("something is checked without an order")
+	}
+	n.wantFenced(false)
+}
+
+// A fence that can't be lifted is lifted later.
+func TestLiftFails(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	n.Evictions.table.Close() // lifting fails from now on
+	n.Lift(testUID, "a test")
+	if s := n.Status(); s.Unlifted != 1 || s.Lifted != 0 || !n.checkNow() {
+		t.Errorf("status = %+v; want a fence that is not lifted, and is tried again", s)
+	}
+	if !strings.Contains(n.log.String(), "could not lift the fence") {
+		t.Errorf("log = %s", n.log)
+	}
+}
+
+// A pod of which nothing was killed is not reported.
+func TestRefused(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	n.fence()
+	n.progress(act.Progress{UID: testUID, Stage: act.Refused, Err: errors.New("its cgroup contains a shim")})
+	if n.checkNow() {
+		t.Error("something is checked after the refusal")
+	}
+	n.wantStage("")
+	n.wantFenced(false)
+	if !strings.Contains(n.log.String(), "contains a shim") {
+		t.Errorf("log = %s; want the reason", n.log)
+	}
+}
+
+// The reports of a dry run say nothing about the pod that was killed before.
+func TestDryRunReports(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.fence()
+	n.evict(true)
+	for _, stage := range []act.Stage{act.Signalled, act.LastGone, act.Refused, act.Finished} {
+		n.Report(execute.Report{Progress: act.Progress{UID: testUID, Stage: stage}, Record: evict.Record{DryRun: true}})
+	}
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	n.wantFenced(true)
+}
+
+// The actuator gives up on processes that do not exit. A pod that must not run twice is then
+// reported when they do, whatever the runtime lists.
+func TestProcessesExitLate(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.pause()
+	pid, kill := n.process(n.container())
+	n.guard.Inits[pid] = "ctr"
+	_, killOther := n.process(n.container())
+	shim, _ := n.process(n.sandbox())
+	n.guard.Protected[shim] = "the shim of container ctr"
+	n.evict(false)
+	n.fence()
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	n.report(act.Finished)
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	killOther()
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	kill()
+	n.checkNow()
+	n.wantStage(kube.StageEnded)
+	n.wantFenced(true)
+}
+
+// A process that has got the pid of a guarded one is not guarded.
+func TestReusedPID(t *testing.T) {
+	n := newNode(t, exclusive)
+	pid, kill := n.process(n.container())
+	n.guard.Inits[pid], n.guard.StartTimes[pid] = "sandbox", 1
+	n.fence()
+	n.report(act.Finished)
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	kill()
+	n.checkNow()
+	n.wantStage(kube.StageEnded)
+}
+
+// A clean stop waits for answers, and lifts the fences then.
+func TestStop(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		connected bool
+		answer    kube.Answer
+		delay     time.Duration
+		timeout   time.Duration
+		reported  bool
+		min, max  time.Duration
+	}{
+		{"answered", true, kube.AnswerReported, 300 * time.Millisecond, 20 * time.Second, true, 300 * time.Millisecond, 15 * time.Second},
+		{"not answered", true, "", 0, 300 * time.Millisecond, false, 300 * time.Millisecond, 15 * time.Second},
+		{"not connected", false, "", 0, 20 * time.Second, false, 0, 15 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			n.run()
+			n.connect(tt.answer, tt.delay)
+			n.fence()
+			n.report(act.LastGone)
+			n.connected, n.stopTimeout = tt.connected, tt.timeout
+			began := time.Now()
+			n.Stop()
+			if took := time.Since(began); took < tt.min || took > tt.max {
+				t.Errorf("Stop took %v; want %v to %v", took, tt.min, tt.max)
+			}
+			n.wantFenced(false)
+			if got := strings.Contains(n.log.String(), "evictd-kube has reported an eviction"); got != tt.reported {
+				t.Errorf("reported = %t; want %t\n%s", got, tt.reported, n.log)
+			}
+			if saved := n.orders.Saved(); len(saved) > 0 {
+				t.Errorf("saved orders = %+v; want none", saved)
+			}
+			if err := n.Fence(n.job()); !errors.Is(err, errStopped) {
+				t.Errorf("Fence after Stop = %v; want %v", err, errStopped)
+			}
+			n.wantFenced(false)
+		})
+	}
+}
+
+// Run checks fences only while there are some.
+func TestRun(t *testing.T) {
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { n.Run(ctx); close(done) }()
+	n.fence()
+	for range 2 {
+		if err := os.WriteFile(n.limits.Path(n.path, "pids.max"), []byte("99"), 0); err != nil {
+			t.Fatal(err)
+		}
+		n.until("the limit is 0 again", func() bool {
+			content, err := os.ReadFile(n.limits.Path(n.path, "pids.max"))
+			return err == nil && string(content) == "0\n"
+		})
+	}
+	n.Evictions.mu.Lock()
+	n.removePod()
+	n.Evictions.mu.Unlock()
+	n.until("the fence is gone", func() bool { return n.Status().Set == 0 })
+	cancel()
+	<-done
+}

@@ -1,0 +1,38 @@
+package kube
+
+import (
+	"net"
+	"slices"
+	"time"
+)
+
+// send writes a message.
+func send(conn net.Conn, m *Message) error {
+	line, err := encode(m)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err = conn.Write(line)
+	return err
+}
+
+// chunk is how many lines have writeTimeout together. evictd throttles what it reads: the
+// largest take 0.2 s each (decodeRate).
+const chunk = 16
+
+// write writes lines.
+func write(conn net.Conn, batch [][]byte) error {
+	for lines := range slices.Chunk(batch, chunk) {
+		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return err
+		}
+		buffers := net.Buffers(lines)
+		if _, err := buffers.WriteTo(conn); err != nil {
+			return err
+		}
+	}
+	return nil
+}

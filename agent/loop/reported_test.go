@@ -1,0 +1,87 @@
+package loop
+
+import (
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// changeHandle changes the handle of a pod.
+func (n *node) changeHandle(uid string, change func(*pods.Handle)) {
+	h := n.handles[uid]
+	change(&h)
+	n.handles[uid] = h
+}
+
+func kubeletsPod(facts bool) func(*pods.Handle) {
+	return func(h *pods.Handle) { h.Owned, h.Facts = false, facts }
+}
+
+// evictd-kube reports the eviction of a kubelet's pod with facts, under kubelet: auto.
+func TestReportedJob(t *testing.T) {
+	for _, tt := range []struct {
+		name, settings string
+		handle         func(*pods.Handle)
+		want           []string
+	}{
+		{"kubelet's pod with facts", settings, kubeletsPod(true), []string{"evict a hard true grace 1s reported"}},
+		{"without facts", settings, kubeletsPod(false), []string{"evict a hard true grace 1s"}},
+		{"own pod", settings, func(h *pods.Handle) { h.Facts = true }, []string{"evict a hard true grace 1s", "evicted s-a 0"}},
+		{"override", settings + "kubelet: override\n", kubeletsPod(true), []string{"evict a hard true grace 1s"}},
+		{"dry run", settings + "dryRun: true\n", kubeletsPod(true), []string{"dry run: evict a"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run(t, tt.settings, func(n *node) {
+				n.observe(signal.PIDAvailable, 50)
+				n.pass(time.Second)
+				n.wantCalls("below the threshold", tt.want...)
+			}, func(n *node, _ *Options) {
+				n.add("a", gi)
+				n.pods[0].Usage.PIDs = 600
+				n.changeHandle("a", tt.handle)
+			})
+		})
+	}
+}
+
+// Whether an eviction is reported, and what is known of the sandbox, is as of the kill, also if
+// the handle was opened before that.
+func TestReportedJobOfHotKill(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.changeHandle("b", kubeletsPod(true))
+		n.version++
+		n.mu.Unlock()
+		n.kill("b", 15*gi, act.KillResult{Processes: 1})
+		n.pass(time.Second)
+		n.wantCalls("after the kill", "follow b reported")
+	}, func(n *node, _ *Options) {
+		n.add("b", gi)
+		n.changeHandle("b", kubeletsPod(false))
+	})
+}
+
+// An eviction of an earlier run is reported too, and so is the end of its grace period.
+func TestReportedJobOfEarlierRun(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.wantCalls("at the first step", "evict b hard false grace 20s reported")
+		n.used = 15*gi + gi/2
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below a hard threshold", "escalate b reported")
+	}, func(n *node, o *Options) {
+		n.add("b", gi)
+		n.changeHandle("b", kubeletsPod(true))
+		now := time.Now()
+		o.State.Victims = []evict.Victim{{
+			UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},
+			Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Expected: gi, Lowest: gi, Status: evict.Unsettled,
+		}}
+	})
+}
