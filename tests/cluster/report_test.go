@@ -14,14 +14,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/evictd/evictd/agent/kube"
-	"github.com/evictd/evictd/agent/kube/cluster"
+	kubecluster "github.com/evictd/evictd/agent/kube/cluster"
 )
 
 // reporting is an evictd-kube without its session: the test gives the orders and takes the
 // answers.
 type reporting struct {
 	*rig
-	*cluster.Reporter
+	*kubecluster.Reporter
 	stop func()
 
 	mu      sync.Mutex
@@ -79,15 +79,15 @@ func (r *rig) report() *reporting {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	n := &reporting{rig: r}
 	log := slog.New(slog.NewTextHandler(n, nil))
-	n.Reporter = cluster.NewReporter("n1", n, log)
-	options := cluster.Options{
+	n.Reporter = kubecluster.NewReporter("n1", n, log)
+	options := kubecluster.Options{
 		Kubeconfig: r.kubeconfig(r.write("token", r.token(time.Hour))), Node: "n1", Software: "test",
 		Feed: kube.NewFeed("n1", "test", log), Reporter: n.Reporter, Log: log,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = n.Run(ctx) })                  // returns nil
-	parts.Go(func() { _ = cluster.Watch(ctx, options) }) // returns nil
+	parts.Go(func() { _ = kubecluster.Watch(ctx, options) }) // returns nil
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		parts.Wait()
@@ -137,8 +137,8 @@ func (r *reporting) want(id string, answer kube.Answer) kube.Report {
 	return r.answer(id)
 }
 
-// object is a pod as far as the tests look at it.
-type object struct {
+// podObject is a pod as far as the tests look at it.
+type podObject struct {
 	Metadata struct {
 		UID, DeletionTimestamp     string
 		Generation                 int64
@@ -160,9 +160,9 @@ type condition struct {
 
 func podPath(name string) string { return "/api/v1/namespaces/default/pods/" + name }
 
-func (r *rig) get(name string) object {
+func (r *rig) get(name string) podObject {
 	r.t.Helper()
-	return decode[object](r.t, r.must("GET", podPath(name), ""))
+	return decode[podObject](r.t, r.must("GET", podPath(name), ""))
 }
 
 // killed creates a pod that runs on n1, and returns the order to report its eviction.
@@ -179,7 +179,7 @@ func (r *rig) killed(name, restartPolicy string, stage kube.Stage, change ...fun
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	uid := decode[object](r.t, r.must("POST", podPath(""), string(body))).Metadata.UID
+	uid := decode[podObject](r.t, r.must("POST", podPath(""), string(body))).Metadata.UID
 	r.running(name, "")
 	return &kube.Order{
 		ID: "order-" + name, UID: uid, Namespace: "default", Name: name, Stage: stage, Reason: "Evicted",

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/kube"
-	"github.com/evictd/evictd/agent/kube/cluster"
+	kubecluster "github.com/evictd/evictd/agent/kube/cluster"
 )
 
 // TestReportUndone: a report that the kubelet takes back is written again with another
@@ -231,7 +231,7 @@ func TestReportOutage(t *testing.T) {
 func TestReportOverDeadConnection(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "") // restores both
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "")
-	cluster.SetConnectionTimeouts()
+	kubecluster.SetConnectionTimeouts()
 	r := newReportRig(t)
 	direct := r.address
 	p := newProxy(t, direct)
