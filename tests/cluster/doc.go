@@ -1,4 +1,9 @@
-// Package cluster tests evictd and evictd-kube with a real etcd and kube-apiserver,
-// which fetch.sh puts into the cache directory. There is no kubelet: the tests create
-// pods that are bound to the node, and evictd shows their facts.
+// Package cluster tests evictd and evictd-kube with real programs of Kubernetes, which
+// fetch.sh puts into the cache directory.
+//
+// Most tests have an etcd and a kube-apiserver alone: they create pods that are bound to a
+// node without a kubelet. The others (inNamespaces) have a whole cluster of one node: the
+// controllers, a scheduler, and a kubelet that runs pods on the containerd of tests/node,
+// with evictd and evictd-kube beside it. They run in mount and network namespaces of their
+// own and need root.
 package cluster

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -27,9 +28,9 @@ const (
 	podsLimit, podsThreshold, hogSize = 1024 * mebibyte, 512 * mebibyte, 640 * mebibyte
 )
 
-// cluster is a whole cluster of one node, n1: a rig with the controllers, a scheduler, and
+// kubeNode is a whole cluster of one node, n1: a rig with the controllers, a scheduler, and
 // a kubelet with a real containerd. evictd and evictd-kube run beside the kubelet.
-type cluster struct {
+type kubeNode struct {
 	*pair
 	n        *node.Node
 	programs string
@@ -37,9 +38,9 @@ type cluster struct {
 	events   *watch // of the pods
 }
 
-// startCluster starts a cluster in the namespaces of inNamespaces and returns when its node
+// startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node
 // is ready. It does not start evictd.
-func startCluster(t *testing.T) *cluster {
+func startKubeNode(t *testing.T) *kubeNode {
 	t.Helper()
 	programs := isolate(t)
 	t.Setenv(node.ProgramsEnv, programs)
@@ -59,7 +60,7 @@ func startCluster(t *testing.T) *cluster {
 	began := time.Now()
 	r := newRig(t)
 	t.Logf("API server ready after %v", since(began))
-	c := &cluster{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs}
+	c := &kubeNode{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs}
 	c.startControllers()
 	c.configureKubelet()
 	c.startKubelet()
@@ -72,13 +73,13 @@ func startCluster(t *testing.T) *cluster {
 func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
 
 // until hides that of evictd, which waits for a status.
-func (c *cluster) until(what string, ok func() bool) {
+func (c *kubeNode) until(what string, ok func() bool) {
 	c.t.Helper()
 	c.rig.until(what, ok)
 }
 
 // adminConfig writes a kubeconfig with the token of a user.
-func (c *cluster) adminConfig(name, token string) string {
+func (c *kubeNode) adminConfig(name, token string) string {
 	c.t.Helper()
 	return c.write(name+".kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"k","cluster":{"server":"https://%s","certificate-authority":%q}}],
@@ -86,7 +87,7 @@ func (c *cluster) adminConfig(name, token string) string {
 }
 
 // startControllers starts the controllers of the workloads and of nodes, and the scheduler.
-func (c *cluster) startControllers() {
+func (c *kubeNode) startControllers() {
 	c.t.Helper()
 	config := c.adminConfig("admin", adminToken)
 	port := func() string {
@@ -105,7 +106,7 @@ func (c *cluster) startControllers() {
 // configureKubelet writes the kubelet's configuration. The kubelet never evicts, collects no
 // images and touches no cgroup outside of the node's. It sets the memory limit of all pods,
 // to what is not reserved. A network configuration of any plugin makes the node ready.
-func (c *cluster) configureKubelet() {
+func (c *kubeNode) configureKubelet() {
 	c.t.Helper()
 	network := filepath.Join(c.n.Dir(), "cni/net.d")
 	if err := os.MkdirAll(network, 0o755); err != nil {
@@ -140,7 +141,7 @@ volumePluginDir: /var/lib/kubelet/plugins
 }
 
 // startKubelet starts the kubelet. It runs in the cgroup of the runtime.
-func (c *cluster) startKubelet() {
+func (c *kubeNode) startKubelet() {
 	c.t.Helper()
 	c.kubelet = c.run("kubelet", c.n.SystemCommand(context.Background(), filepath.Join(c.cache, kubelet),
 		"--config", filepath.Join(c.dir, "kubelet.yaml"), "--kubeconfig", c.adminConfig("node", nodeToken), "--root-dir", "/var/lib/kubelet",
@@ -148,7 +149,7 @@ func (c *cluster) startKubelet() {
 }
 
 // nodeReady reports whether pods can be scheduled to the node.
-func (c *cluster) nodeReady() bool {
+func (c *kubeNode) nodeReady() bool {
 	content, err := c.request(http.MethodGet, "/api/v1/nodes/n1", "", "")
 	if err != nil {
 		return false
@@ -162,18 +163,36 @@ func (c *cluster) nodeReady() bool {
 	return false
 }
 
-// startEvictd starts evictd and evictd-kube, and returns when evictd has the facts.
-func (c *cluster) startEvictd() {
+// startEvictd starts evictd and evictd-kube with the rights of an overlay of
+// deploy/kubernetes, and returns when evictd has the facts.
+func (c *kubeNode) startEvictd(overlay string) {
 	c.t.Helper()
-	c.apply("namespace.yaml", "rbac.yaml")
-	c.token = c.write("token", c.rig.token(time.Hour))
+	for _, doc := range renderOverlay(c.t, overlay) {
+		// The pods of the DaemonSet would have directories of this machine.
+		if !strings.Contains(doc, "\nkind: DaemonSet\n") {
+			c.applyObject(doc)
+		}
+	}
+	// The token is of a pod, which has nothing to run: evictd-kube has to be restarted.
+	spec := podSpec("Always", hogWith("main", "pause"))
+	spec["serviceAccountName"] = "evictd-kube"
+	agent, err := json.Marshal(fields{"metadata": fields{"name": "agent"}, "spec": spec})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.must("POST", "/api/v1/namespaces/evictd/pods", string(agent))
+	c.until("scheduled pod of evictd-kube", func() bool {
+		content, err := c.request(http.MethodGet, "/api/v1/namespaces/evictd/pods/agent", "", "")
+		return err == nil && decode[corev1.Pod](c.t, content).Spec.NodeName != ""
+	})
+	c.token = c.write("token", c.tokenOfPod("agent"))
 	c.startAgent()
 	c.startKube()
 	c.pair.until("facts", func(k *control.Kubernetes) bool { return k.Watching && k.AgeSeconds != nil })
 }
 
 // startAgent starts evictd. Its only threshold is that of the pods' memory.
-func (c *cluster) startAgent() {
+func (c *kubeNode) startAgent() {
 	c.t.Helper()
 	config := c.write("config.yaml", fmt.Sprintf(`apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
@@ -187,14 +206,14 @@ kube: {uid: %d}
 	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })
 }
 
-func (c *cluster) startKube() {
+func (c *kubeNode) startKube() {
 	c.t.Helper()
 	c.kube = c.rig.start("evictd-kube", filepath.Join(c.programs, "evictd-kube"), &syscall.Credential{Uid: kubeUID, Gid: kubeUID},
 		"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket())
 }
 
 // status returns evictd's status; the test fails if it does not answer.
-func (c *cluster) status() control.Status {
+func (c *kubeNode) status() control.Status {
 	c.t.Helper()
 	s, err := control.NewClient(c.control()).Status(c.t.Context())
 	if err != nil {

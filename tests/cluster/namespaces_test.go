@@ -34,10 +34,11 @@ func inNamespaces(t *testing.T) bool {
 	if os.Getenv(namespacesEnv) != "" {
 		return true
 	}
+	t.Parallel()
 	if err := node.Check(""); err != nil {
 		t.Skipf("needs %v", err)
 	}
-	findPrograms(t, "etcd", apiServer, controllerManager, scheduler, kubelet)
+	findPrograms(t, "etcd", apiServer, controllerManager, scheduler, kubelet, kustomize)
 	dir := sharedDir(t)
 	buildInto(t, dir, "./cmd/evictd", "./cmd/evictd-kube", "./tests/hog")
 	args := []string{"-test.v", "-test.run", "^" + t.Name() + "$"}

@@ -14,7 +14,7 @@ func TestNode(t *testing.T) {
 	if !inNamespaces(t) {
 		return
 	}
-	c := startCluster(t)
+	c := startKubeNode(t)
 	w := &workload{name: "small", kind: "Deployment", template: podSpec("Always", hogWith("main", "hold", "-bytes", "33554432"))}
 	began := time.Now()
 	c.create(w)
@@ -28,8 +28,8 @@ func TestNode(t *testing.T) {
 	})
 	t.Logf("pod runs after %v", since(began))
 
-	c.startEvictd()
-	c.pair.until("facts of the pod in use", func(k *control.Kubernetes) bool { return k.Used == 1 })
+	c.startEvictd("dry-run")
+	c.pair.until("facts of the pod in use", func(k *control.Kubernetes) bool { return k.Used == 2 }) // with that of evictd-kube
 	s := c.status()
 	t.Logf("mode %+v", s.Mode)
 	began = time.Now()

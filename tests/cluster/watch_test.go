@@ -27,7 +27,7 @@ type podState struct {
 }
 
 // watch watches the pods until the test ends.
-func (c *cluster) watch() *watch {
+func (c *kubeNode) watch() *watch {
 	w := &watch{}
 	client := &http.Client{Transport: c.client.Transport}
 	ctx := c.t.Context()

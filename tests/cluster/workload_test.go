@@ -24,7 +24,7 @@ type workload struct {
 	template map[string]any
 }
 
-type object = map[string]any
+type fields = map[string]any
 
 // workloadPaths are the paths of the objects of each kind below /apis.
 var workloadPaths = map[string]string{
@@ -33,45 +33,45 @@ var workloadPaths = map[string]string{
 }
 
 // hogContainer is a container that takes hogSize when it receives SIGUSR1.
-func hogContainer(name string) object {
+func hogContainer(name string) fields {
 	return hogWith(name, "grow", "-bytes", strconv.Itoa(hogSize), "-delay", "24h")
 }
 
 // hogWith is a container that runs the hog with other arguments.
-func hogWith(name string, args ...string) object {
-	return object{"name": name, "image": node.HogImage, "imagePullPolicy": "Never", "args": args}
+func hogWith(name string, args ...string) fields {
+	return fields{"name": name, "image": node.HogImage, "imagePullPolicy": "Never", "args": args}
 }
 
 // podSpec returns the specification of a pod on the node's network.
-func podSpec(restartPolicy string, containers ...object) object {
-	return object{
+func podSpec(restartPolicy string, containers ...fields) fields {
+	return fields{
 		"hostNetwork": true, "restartPolicy": restartPolicy, "automountServiceAccountToken": false, "enableServiceLinks": false,
 		"containers": containers,
 	}
 }
 
 // manifest returns the object.
-func (w *workload) manifest() object {
-	labels := object{"app": w.name}
-	meta := object{"name": w.name, "labels": labels}
-	template := object{"metadata": object{"labels": labels}, "spec": w.template}
-	set := object{"selector": object{"matchLabels": labels}, "template": template}
+func (w *workload) manifest() fields {
+	labels := fields{"app": w.name}
+	meta := fields{"name": w.name, "labels": labels}
+	template := fields{"metadata": fields{"labels": labels}, "spec": w.template}
+	set := fields{"selector": fields{"matchLabels": labels}, "template": template}
 	switch w.kind {
 	case "Deployment", "DaemonSet":
 	case "StatefulSet":
 		set["serviceName"] = w.name
 	case "Job":
-		set = object{"backoffLimit": 0, "template": template, "podFailurePolicy": object{"rules": []object{
-			{"action": "Ignore", "onPodConditions": []object{{"type": "DisruptionTarget", "status": "True"}}},
+		set = fields{"backoffLimit": 0, "template": template, "podFailurePolicy": fields{"rules": []fields{
+			{"action": "Ignore", "onPodConditions": []fields{{"type": "DisruptionTarget", "status": "True"}}},
 		}}}
 	case "Pod":
 		set = w.template
 	}
-	return object{"metadata": meta, "spec": set}
+	return fields{"metadata": meta, "spec": set}
 }
 
 // create creates the workload.
-func (c *cluster) create(w *workload) {
+func (c *kubeNode) create(w *workload) {
 	c.t.Helper()
 	body, err := json.Marshal(w.manifest())
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *cluster) create(w *workload) {
 }
 
 // remove deletes the workload and its pods, and waits until these are gone.
-func (c *cluster) remove(w *workload) {
+func (c *kubeNode) remove(w *workload) {
 	c.t.Helper()
 	// "Orphan" would leave the pods, "Foreground" the object until the pods are gone.
 	c.must("DELETE", workloadPaths[w.kind]+"/"+w.name, `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background","gracePeriodSeconds":1}`)
@@ -92,7 +92,7 @@ func (c *cluster) remove(w *workload) {
 
 // waitRunning waits until a pod of the workload runs that is none of the others, and returns
 // it.
-func (c *cluster) waitRunning(w *workload, others ...string) podState {
+func (c *kubeNode) waitRunning(w *workload, others ...string) podState {
 	c.t.Helper()
 	var found podState
 	c.until("running pod of "+w.name, func() bool {
@@ -123,7 +123,7 @@ func (w *workload) runs(p *corev1.Pod) bool {
 func (w *workload) hogIsInit() bool { return w.name == "init" }
 
 // podCgroup returns the pod's cgroup in the hierarchy of a controller.
-func (c *cluster) podCgroup(controller string, p *corev1.Pod) string {
+func (c *kubeNode) podCgroup(controller string, p *corev1.Pod) string {
 	path, err := c.n.CgroupPath(controller, c.n.PodCgroup(node.QoS(p.Status.QOSClass), string(p.UID)))
 	if err != nil {
 		c.t.Fatal(err)
@@ -138,7 +138,7 @@ type process struct {
 }
 
 // pids returns the processes of a pod, with those of its sandbox.
-func (c *cluster) pids(p *corev1.Pod) []int {
+func (c *kubeNode) pids(p *corev1.Pod) []int {
 	dir := c.podCgroup("pids", p)
 	files, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs")) // fails for a malformed pattern
 	var pids []int
@@ -169,7 +169,7 @@ func image(pid int) (process, bool) {
 }
 
 // processes returns the processes of the pod that run the image.
-func (c *cluster) processes(p *corev1.Pod) []process {
+func (c *kubeNode) processes(p *corev1.Pod) []process {
 	var all []process
 	for _, pid := range c.pids(p) {
 		if process, ok := image(pid); ok {
@@ -180,12 +180,12 @@ func (c *cluster) processes(p *corev1.Pod) []process {
 }
 
 // hogs returns the processes of the pod that take hogSize when they receive SIGUSR1.
-func (c *cluster) hogs(p *corev1.Pod) []process {
+func (c *kubeNode) hogs(p *corev1.Pod) []process {
 	return slices.DeleteFunc(c.processes(p), func(p process) bool { return len(p.args) < 2 || p.args[1] != "grow" })
 }
 
 // grow makes the hog of a pod grow.
-func (c *cluster) grow(p *corev1.Pod) {
+func (c *kubeNode) grow(p *corev1.Pod) {
 	c.t.Helper()
 	hogs := c.hogs(p)
 	if len(hogs) != 1 {
@@ -199,7 +199,7 @@ func (c *cluster) grow(p *corev1.Pod) {
 // restarted returns the logs of containers of a pod that the kubelet has started more than
 // once: each start has a log, which the kubelet numbers. With an empty log the runtime had
 // created the container but the image did not run.
-func (c *cluster) restarted(p *corev1.Pod) []string {
+func (c *kubeNode) restarted(p *corev1.Pod) []string {
 	logs, err := filepath.Glob(filepath.Join("/var/log/pods", p.Namespace+"_"+p.Name+"_"+string(p.UID), "*", "[1-9]*.log"))
 	if err != nil {
 		c.t.Fatal(err)
