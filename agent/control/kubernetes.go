@@ -10,7 +10,7 @@ type Kubernetes struct {
 	Software  string `json:"software,omitempty"`
 	Node      string `json:"node,omitempty"`
 	// Watching is set while evictd-kube watches the pods in the API server. Error is the
-	// reason if it is not connected or does not watch.
+	// reason if it is not connected or does not watch, or why its facts are doubtful.
 	Watching bool   `json:"watching"`
 	Error    string `json:"error,omitempty"`
 	// AgeSeconds is the time since the API server last confirmed the facts; null if

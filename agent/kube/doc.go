@@ -19,16 +19,17 @@
 // Each line is a [Message]: one JSON object with exactly one key, the kind of the message.
 // evictd reads lines of at most [maxPodSize] bytes, and evictd-kube of at most [maxLine].
 // Unknown keys, a second value in a line and a line without its newline are errors, and an
-// error ends the session. The sender of a list sets its ID, and the answer repeats it.
+// error ends the session. The list and its end have the same ID.
 //
 //	evictd-kube → evictd                             evictd → evictd-kube
-//	{"hello":{"version":1,"node":"n1",…}}            {"hello":{"version":1,…}}
+//	{"hello":{"version":1,"node":"n1",…}}            {"hello":{"version":1,"lines":900,…}}
 //	                                                 {"order":{"id":"…","stage":"killed",…}}  (each)
 //	{"state":{"connected":true,"ageMilliseconds":9}}
 //	{"list":{"id":1}}
 //	{"pod":{"uid":"…","namespace":"…",…}}  (each)
-//	{"listed":{"id":1}}                              {"accepted":{"id":1,"pods":30,"refused":[…]}}
+//	{"listed":{"id":1}}                              {"accepted":{"pods":30,"refused":[…]}}
 //	{"pod":{…}}, {"gone":{"uid":"…"}}      (changes)
+//	                                                 {"want":{"uids":["…"]}}
 //	                                                 {"resend":{}}
 //	                                                 {"order":{"id":"…","stage":"ended",…}}   (changes)
 //	{"report":{"id":"…","answer":"reported"}}        {"withdraw":{"id":"…"}}
@@ -39,8 +40,24 @@
 // replaces the two programs one after the other.
 //
 // After each connect and after a resend evictd-kube sends the complete list, so that evictd
-// need not remember a session. A state follows at least every [StateInterval]; evictd ends a
-// session that is silent for [silenceTimeout].
+// need not remember a session. Changes may be sent within a list. It ends when each pod that was
+// in the API at its begin has been sent, or has left the API. A state follows at least every
+// [StateInterval]; evictd ends a session that is silent for [silenceTimeout].
+//
+// # Order
+//
+// A pod without facts is not evicted by default, and tenants can write pods faster than evictd
+// reads facts. When the runtime first lists a pod without facts, evictd names its UID (want),
+// and again every [wantInterval]. evictd-kube chooses the lines of each [chunk] anew: first
+// what evictd wants, then pods whose containers have started and that this session or the list
+// lacks, then pods that are gone, and then changes of pods whose containers have started and
+// other pods by turns, the oldest first (queue). A pod that evictd knows and does not want is
+// sent at most every [updateInterval]. evictd-kube keeps the facts of [maxQueued] pods, and drops
+// those whose containers have not started first.
+//
+// evictd's hello says how much it reads at once. evictd-kube computes what evictd has read
+// since, and stays below it with a reserve for what evictd needs, so that a wanted line does not
+// wait in the socket. An evictd-kube that does not is slowed by evictd.
 //
 // In each session one goroutine reads and another writes, on both sides. evictd queues the ID
 // of an order once, and writes the stage that the order then has. Neither its callers nor its
@@ -119,23 +136,27 @@
 //
 //  2. A peer can send one complete list at once, and then [lineRate] lines and [decodeRate]
 //     bytes a second, in all sessions together. Empty elements count as what they become, and sessions
-//     as their buffers. This bounds the garbage of decoding (TestPeerMakesBoundedGarbage).
+//     as their buffers. In one minute at these rates, which begins with a complete list,
+//     decoding makes at most 56 MiB of garbage, the facts included (TestPeerMakesBoundedGarbage).
+//     The test compares that with the limit of agent/self for the whole heap, and does not show
+//     what a longer time needs.
 //
-//  3. The mutex of the facts is locked for at most three visits of all facts, and for a peer at
-//     most once a second, at the end of a list, at a state or at the bounds. The facts of a
-//     running pod that had none may take more, once. While it is locked, texts about at most
-//     one pod are formatted, and nothing is written.
+//  3. While the mutex of the facts is locked, nothing is written, texts about at most one pod
+//     are formatted, and all facts are visited at most three times. A peer causes that at most
+//     once a second each, at the end of a list and at a state. At the bounds each line that
+//     changes the facts of a running pod visits all facts once for each pod that it deletes, and
+//     once more if there is none to delete.
 //
 //  4. Texts are names, of a closed set, or plain ASCII that JSON does not escape. The saved
 //     facts, which are written one pod at a time, are therefore not larger than the facts, and
 //     every file that evictd saves can be loaded.
 //
-//  5. A pod that the runtime lists has facts if the API has it, whatever else a tenant writes:
-//     a pod without facts is not evicted by default. See below.
+//  5. A pod that the runtime lists has facts within about a second if the API has it, whatever
+//     else a tenant writes (TestFactsInTime, TestRunningPodsHaveFacts).
 //
 //  6. There are at most [MaxOrders] orders. Begin fails for more: such a pod is killed, but
 //     neither fenced nor reported. An order takes at most [maxMessage] and [maxAnnotations]
-//     bytes besides names, a session's queue has at most [maxQueued] messages, and the pods
+//     bytes besides names, a session's queue has at most [maxOutgoing] messages, and the pods
 //     whose report was forbidden are remembered up to [maxUIDs].
 //
 //  7. A report is a line as any other for the rates of invariant 2. Its reason has at most
@@ -163,8 +184,8 @@
 // then it adds up the containers. Above [maxFactsSize] less [smallSize] evictd stores further
 // facts in that smallest form. At the bound it refuses the facts of pods that the runtime does
 // not list; for those of a pod that it lists it deletes facts of pods that it does not list,
-// the largest first. When a running pod lacks facts after that, or facts have expired, evictd
-// asks for the complete list, at most every [askInterval]. The facts of several hundred running
+// the largest first. When facts have expired after some were refused, evictd asks for the complete
+// list, at most every [askInterval]. The facts of several hundred running
 // pods fit, however large each is (TestRunningPodsHaveFacts).
 //
 // A deleted fact no longer pins priority, class and owner of its UID. Only facts of pods that
@@ -180,7 +201,7 @@
 // # Age
 //
 // The age of the facts is the time since the API server last confirmed them: with a list, a
-// watch event or a bookmark. Facts do not expire. They are saved to disk with their time,
+// watch event or a bookmark, but not by opening a watch. Facts do not expire. They are saved to disk with their time,
 // and evictd uses them after a restart while the API server or evictd-kube is away. While the
 // API server is away, no new pod can be bound to the node. While only evictd-kube is away, new
 // pods run without facts. The facts of a pod that is no longer in the API are kept while the

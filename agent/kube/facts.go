@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ type Facts struct {
 	count   uint64                // of refusals since the start
 	asOf    time.Time             // when the API server last confirmed the facts; zero if unknown
 	version uint64                // incremented by each change of a fact
+	changed bool                  // facts that the decision uses have changed, of a pod that the runtime lists
 
 	room  room
 	peer  peer
@@ -59,7 +61,7 @@ func (k *fact) expired(now time.Time) bool {
 
 // NewFacts returns Facts without any.
 func NewFacts() *Facts {
-	return &Facts{pods: map[string]*fact{}, refused: map[string]refusedPod{}, room: room{unknown: map[string]time.Time{}}}
+	return &Facts{pods: map[string]*fact{}, refused: map[string]refusedPod{}, room: room{unknown: map[string]unknownPod{}, wake: make(chan struct{}, 1)}}
 }
 
 // Specification returns the facts about a running pod; nil if there are none, or if they
@@ -141,7 +143,9 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 		}
 	}
 	f.prune(now)
-	f.peer.listed = true
+	if !f.peer.listed {
+		f.peer.listed, f.peer.listedAt = true, now
+	}
 	f.noteCannotReport()
 	f.confirm()
 	pods, first := len(f.pods), f.firstRefused()
@@ -194,7 +198,11 @@ func (f *Facts) add(p *Pod, spec *evict.Pod, now time.Time) error {
 		}
 	} else {
 		before = &fact{}
-		next.usedAt = f.room.unknown[p.UID]
+		next.usedAt = f.room.unknown[p.UID].listed
+	}
+	if before.pod != nil && next.pinned == before.pinned && reflect.DeepEqual(next.pod, before.pod) {
+		before.list = f.list
+		return nil
 	}
 	next.size = next.pod.cost() + len(next.pinned) + len(next.refused)
 	if err := f.makeRoom(next, before, now); err != nil {
@@ -204,7 +212,28 @@ func (f *Facts) add(p *Pod, spec *evict.Pod, now time.Time) error {
 	f.size += next.size - before.size
 	f.pods[p.UID] = next
 	f.version++
+	f.changed = f.changed || next.listed(now) && !(before.pod != nil && before.pod.decidesAs(next.pod))
 	return nil
+}
+
+// takeChanged reports whether facts that the decision uses have changed since the last call, of
+// a pod that the runtime lists. Those of another pod are used when it is listed.
+func (f *Facts) takeChanged() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.changed
+	f.changed = false
+	return changed
+}
+
+// decidesAs reports whether convert returns the same for other facts about the pod. It returns
+// false for equal amounts with different texts.
+func (p *Pod) decidesAs(other *Pod) bool {
+	a, b := *p, *other
+	for _, p := range []*Pod{&a, &b} {
+		p.Exclusive, p.RestartPolicy, p.Phase, p.Deleted, p.Owner.Name = "", "", "", time.Time{}, ""
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // pin restores priority, class and owner from the earlier facts, and returns what differed;

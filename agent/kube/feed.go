@@ -1,16 +1,13 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"time"
 )
@@ -24,9 +21,6 @@ const (
 	// versionBackoff is the back-off after a session with another version: an upgrade
 	// takes minutes.
 	versionBackoff = 30 * time.Second
-	// sendInterval is the time between two transfers of changes: several changes of one
-	// pod within it are sent once.
-	sendInterval = 100 * time.Millisecond
 )
 
 // Feed is evictd-kube's side of the protocol: it keeps the facts about all pods of the node
@@ -40,14 +34,13 @@ type Feed struct {
 	Orders OrderHandler
 
 	mu        sync.Mutex
-	lines     map[string][]byte // the facts, by UID; nil before the first list
-	dirty     map[string]bool   // UIDs that changed since they were sent
-	sendList  bool              // the complete list must be sent
+	queue     queue
 	watching  bool
 	confirmed time.Time // when the API server last confirmed the facts; zero for never
 	failure   string    // why the pods are not watched; "" if they are
 	sendState bool      // the state must be sent
 	wake      chan struct{}
+	dropped   logLimiter
 
 	cannotReport string          // why evictions can't be reported
 	orders       map[string]bool // the IDs of the orders of this session
@@ -58,48 +51,67 @@ type Feed struct {
 // NewFeed returns a Feed without facts.
 func NewFeed(node, software string, log *slog.Logger) *Feed {
 	return &Feed{
-		Node: node, Software: software, Log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		Node: node, Software: software, Log: log, queue: newQueue(), wake: make(chan struct{}, 1),
 		cannotReport: "evictd-kube has not looked at its rights yet", reported: make(chan struct{}, 1),
 	}
 }
 
 // Replace replaces all facts by the complete list of the node's pods.
 func (f *Feed) Replace(pods []*Pod) {
-	lines := make(map[string][]byte, len(pods))
+	uids := make(map[string]bool, len(pods))
 	for _, p := range pods {
-		if line := f.line(p); line != nil {
-			lines[p.UID] = line
-		}
+		uids[p.UID] = true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lines == nil || !maps.EqualFunc(f.lines, lines, bytes.Equal) {
-		f.lines, f.sendList = lines, true
+	if !f.queue.complete {
+		f.queue.complete, f.queue.sendList = true, true
+	}
+	for uid := range f.queue.pods {
+		if !uids[uid] {
+			f.queue.remove(uid)
+		}
+	}
+	for _, started := range []bool{true, false} {
+		for _, p := range pods {
+			if p.Started == started {
+				f.put(p)
+			}
+		}
 	}
 	f.notify()
 }
 
 // Put adds or replaces the facts about a pod.
 func (f *Feed) Put(p *Pod) {
-	line := f.line(p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if line == nil || f.lines == nil || bytes.Equal(f.lines[p.UID], line) {
+	if f.queue.complete {
+		f.put(p)
+		f.notify()
+	}
+}
+
+// put puts the facts about a pod into the queue. Failures are logged.
+func (f *Feed) put(p *Pod) {
+	line, err := encodePod(p)
+	if err != nil {
+		f.Log.Error("could not encode the facts about a pod; evictd gets none", "pod", p.key(), "error", err)
 		return
 	}
-	f.lines[p.UID], f.dirty[p.UID] = line, true
-	f.notify()
+	if f.queue.put(p.UID, line, p.Started) {
+		return
+	}
+	if skipped, ok := f.dropped.allow(time.Now()); ok {
+		f.Log.Warn("no room for the facts about a pod; evictd gets none", "pod", p.key(), "pods", maxQueued, "not_logged", skipped)
+	}
 }
 
 // Remove removes the facts about a pod that has left the API.
 func (f *Feed) Remove(uid string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.lines[uid]; !ok {
-		return
-	}
-	delete(f.lines, uid)
-	f.dirty[uid] = true
+	f.queue.remove(uid)
 	f.notify()
 }
 
@@ -127,30 +139,24 @@ func (f *Feed) Fail(why string) {
 	f.notify()
 }
 
-// line encodes a pod; nil if that fails, which is logged.
-func (f *Feed) line(p *Pod) []byte {
-	line, err := encodePod(p)
-	if err != nil {
-		f.Log.Error("could not encode the facts about a pod; evictd gets none", "pod", p.key(), "error", err)
-		return nil
-	}
-	return line
-}
-
 func (f *Feed) notify() { wakeUp(f.wake) }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
-// after each failure, until ctx ends, and returns nil.
-func (f *Feed) Run(ctx context.Context, socket string) error {
+// after each failure, until ctx ends.
+func (f *Feed) Run(ctx context.Context, socket string) {
+	f.run(ctx, socket, func() (bool, error) { return f.session(ctx, socket) })
+}
+
+// run runs sessions until ctx ends.
+func (f *Feed) run(ctx context.Context, socket string, session func() (established bool, err error)) {
 	backoff, last := firstBackoff, ""
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := f.session(ctx, socket)
+		established, err := session()
 		if ctx.Err() != nil {
 			break
 		}
-		if time.Since(began) > longestBackoff {
-			backoff, last = firstBackoff, "" // the session was established: log how it ended
+		if established {
+			backoff, last = firstBackoff, "" // log how it ended
 		}
 		var version *VersionError
 		if errors.As(err, &version) {
@@ -165,52 +171,59 @@ func (f *Feed) Run(ctx context.Context, socket string) error {
 		}
 		backoff = min(2*backoff, max(longestBackoff, backoff))
 	}
-	return nil
 }
 
-// session connects, and sends until that fails or ctx ends.
-func (f *Feed) session(ctx context.Context, socket string) error {
+// session connects, and sends until that fails or ctx ends. established reports whether evictd
+// has answered.
+func (f *Feed) session(ctx context.Context, socket string) (established bool, err error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("%w: is evictd running, and is kube.uid in its configuration this process's user ID?", err)
+		return false, fmt.Errorf("%w: is evictd running, and is kube.uid in its configuration this process's user ID?", err)
 	}
 	return f.serve(ctx, conn)
 }
 
-// serve sends until that fails or ctx ends, and closes the connection.
-func (f *Feed) serve(ctx context.Context, conn net.Conn) error {
+// serve sends until that fails or ctx ends, and closes the connection. established reports
+// whether evictd has answered.
+func (f *Feed) serve(ctx context.Context, conn net.Conn) (established bool, err error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
-		return err
-	}
 	lines := newLineReader(conn, maxLine)
-	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return err
-	}
-	line, err := lines.next()
+	hello, err := f.greet(conn, lines)
 	if err != nil {
-		return fmt.Errorf("evictd did not answer: %w: is kube.uid in its configuration this process's user ID?", err)
-	}
-	hello, err := decodeHello(line)
-	if err != nil {
-		return err
-	}
-	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return err
+		return false, err
 	}
 	f.Log.Info("connected to evictd", "software", printable(hello.Software))
 	f.resetOrders()
 	answers := make(chan error, 1)
 	go func() { answers <- f.answers(lines) }()
-	err = f.sendAll(ctx, conn, answers)
+	err = f.sendAll(ctx, conn, hello, answers)
 	conn.Close()
 	if answersErr := <-answers; err == nil {
 		err = answersErr
 	}
-	return err
+	return true, err
+}
+
+// greet exchanges hellos.
+func (f *Feed) greet(conn net.Conn, lines *lineReader) (*Hello, error) {
+	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return nil, err
+	}
+	line, err := lines.next()
+	if err != nil {
+		return nil, fmt.Errorf("evictd did not answer: %w: is kube.uid in its configuration this process's user ID?", err)
+	}
+	hello, err := decodeHello(line)
+	if err != nil {
+		return nil, err
+	}
+	return hello, conn.SetReadDeadline(time.Time{})
 }
 
 // answers reads evictd's messages until that fails.
@@ -237,7 +250,9 @@ func (f *Feed) answers(lines *lineReader) error {
 func (f *Feed) apply(m *Message) error {
 	switch {
 	case m.Resend != nil:
-		f.resend()
+		f.ask(func(q *queue) { q.sendList = q.complete })
+	case m.Want != nil:
+		f.ask(func(q *queue) { q.want(m.Want.UIDs) })
 	case m.Order != nil:
 		return f.order(m.Order)
 	case m.Withdraw != nil:
@@ -253,36 +268,31 @@ func (f *Feed) apply(m *Message) error {
 	return nil
 }
 
-// resend sends the complete list again.
-func (f *Feed) resend() {
+// ask records in the queue what evictd asks for.
+func (f *Feed) ask(record func(*queue)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sendList = f.lines != nil
+	record(&f.queue)
 	f.notify()
 }
 
-// sendAll sends the state, the complete list, and then changes, at most every sendInterval. It
-// sends answers to orders at once. It returns nil if answers has an error.
-func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) error {
+// sendAll sends the state and the complete list, and then changes. It sends answers to orders
+// at once. It returns nil if answers has an error.
+func (f *Feed) sendAll(ctx context.Context, conn net.Conn, hello *Hello, answers chan error) error {
 	f.mu.Lock()
-	f.sendList, f.sendState = f.lines != nil, true
+	f.queue.begin(hello.Lines, hello.Bytes, time.Now())
+	f.sendState = true
 	f.mu.Unlock()
-	states, pause := time.NewTicker(StateInterval), time.NewTimer(sendInterval)
+	states := time.NewTicker(StateInterval)
 	defer states.Stop()
-	defer pause.Stop()
-	var lists uint64
-	var wake chan struct{} // f.wake, or nil until sendInterval after the last changes
-	send := func() error {
-		batch, err := f.batch(&lists)
+	for {
+		batch, wait, err := f.next(time.Now())
 		if err != nil {
 			return err
 		}
-		wake = nil
-		pause.Reset(sendInterval)
-		return f.writeAll(conn, batch)
-	}
-	err := send()
-	for err == nil {
+		if err := errors.Join(write(conn, batch), f.writeReports(conn)); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -290,70 +300,48 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, answers chan error) e
 			answers <- err
 			return nil
 		case <-f.reported:
-			err = f.writeReports(conn)
-		case <-pause.C:
-			wake = f.wake
-		case <-wake:
-			err = send()
+			if err := f.writeReports(conn); err != nil {
+				return err
+			}
+		case <-f.wake:
+		case <-time.After(wait):
 		case <-states.C:
 			f.mu.Lock()
 			f.sendState = true
 			f.mu.Unlock()
-			err = send()
 		}
 	}
-	return err
 }
 
-// writeAll writes lines, and answers to orders between them.
-func (f *Feed) writeAll(conn net.Conn, batch [][]byte) error {
-	for lines := range slices.Chunk(batch, chunk) {
-		if err := write(conn, lines); err != nil {
-			return err
-		}
-		if err := f.writeReports(conn); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// batch returns the lines that must be sent.
-func (f *Feed) batch(lists *uint64) (batch [][]byte, err error) {
+// next returns the lines to write now, and the time until there may be others. It encodes the
+// state when it is written, so that its age is right.
+func (f *Feed) next(now time.Time) (batch [][]byte, wait time.Duration, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	add := func(m *Message) {
-		line, e := encode(m)
-		batch, err = append(batch, line), errors.Join(err, e)
-	}
-	if f.sendList {
-		*lists++
-		add(&Message{List: &ListID{*lists}})
-		for _, uid := range slices.Sorted(maps.Keys(f.lines)) {
-			batch = append(batch, f.lines[uid])
-		}
-		add(&Message{Listed: &ListID{*lists}})
-		f.sendList = false
-		clear(f.dirty)
-	}
-	for uid := range f.dirty {
-		if line, ok := f.lines[uid]; ok {
-			batch = append(batch, line)
-		} else {
-			add(&Message{Gone: &Gone{uid}})
-		}
-	}
-	clear(f.dirty)
 	if f.sendState {
+		f.sendState = false
 		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure), CannotReport: printable(f.cannotReport)}
 		if f.Orders == nil {
 			s.CannotReport = "this evictd-kube does not report evictions"
 		}
 		if !f.confirmed.IsZero() {
-			s.AgeMilliseconds = time.Since(f.confirmed).Milliseconds()
+			s.AgeMilliseconds = now.Sub(f.confirmed).Milliseconds()
 		}
-		add(&Message{State: s})
-		f.sendState = false
+		if batch, err = f.first(batch, &Message{State: s}, now); err != nil {
+			return nil, 0, err
+		}
 	}
-	return batch, err
+	lines, wait, err := f.queue.next(now)
+	return append(batch, lines...), wait, err
+}
+
+// first adds a message that goes out in front of all facts, and at once if f.notify follows.
+// It does not wait for the pace, but counts.
+func (f *Feed) first(batch [][]byte, m *Message, now time.Time) ([][]byte, error) {
+	line, err := encode(m)
+	if err != nil {
+		return nil, err
+	}
+	f.queue.pace.take(decodedSize(line), now)
+	return append(batch, line), nil
 }

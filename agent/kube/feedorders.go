@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"time"
 )
 
 // OrderHandler carries out evictd's orders. Its methods are called by one goroutine, which
@@ -93,17 +94,19 @@ func (f *Feed) withdraw(id string) {
 
 // writeReports writes the answers to orders.
 func (f *Feed) writeReports(conn net.Conn) error {
+	batch, err := f.takeReports(time.Now())
+	return errors.Join(err, write(conn, batch))
+}
+
+// takeReports encodes the answers to orders.
+func (f *Feed) takeReports(now time.Time) (batch [][]byte, err error) {
 	f.mu.Lock()
-	reports := f.reports
-	f.reports = nil
-	f.mu.Unlock()
-	var batch [][]byte
-	for _, r := range reports {
-		line, err := encode(&Message{Report: r})
-		if err != nil {
-			return err
+	defer f.mu.Unlock()
+	for _, r := range f.reports {
+		if batch, err = f.first(batch, &Message{Report: r}, now); err != nil {
+			break
 		}
-		batch = append(batch, line)
 	}
-	return write(conn, batch)
+	f.reports = nil
+	return batch, err
 }

@@ -26,7 +26,7 @@ func TestReportsAreSentAtOnce(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = f.serve(ctx, kubeEnd)
+			_, _ = f.serve(ctx, kubeEnd)
 		}()
 		lines := newLineReader(evictdEnd, maxPodSize)
 		next := func(want string) {
@@ -37,7 +37,7 @@ func TestReportsAreSentAtOnce(t *testing.T) {
 		}
 		next("hello")
 		fmt.Fprint(evictdEnd, hello)
-		for _, want := range []string{"list", "pod", "listed", "state"} {
+		for _, want := range []string{"state", "list", "pod", "listed"} {
 			next(want)
 		}
 		began := time.Now()
@@ -122,7 +122,7 @@ func BenchmarkOrder(b *testing.B) {
 	go orders.Run(b.Context())
 	r, _ := handled(b, socket, func(f *Feed, socket string) func() {
 		f.Orders.(*recorder).notify = make(chan struct{}, 10)
-		go func() { _ = f.Run(b.Context(), socket) }()
+		go f.Run(b.Context(), socket)
 		return nil
 	})
 	<-conns

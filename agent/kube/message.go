@@ -28,6 +28,7 @@ type Message struct {
 	Order    *Order    `json:"order,omitempty"`
 	Withdraw *OrderID  `json:"withdraw,omitempty"`
 	Report   *Report   `json:"report,omitempty"`
+	Want     *Want     `json:"want,omitempty"`
 }
 
 // Hello is the first message of each side.
@@ -37,6 +38,9 @@ type Hello struct {
 	Software string `json:"software"`
 	// Node is the name of the Node object that evictd-kube reads; empty from evictd.
 	Node string `json:"node,omitempty"`
+	// Lines and Bytes are what evictd reads at once now, see Server; zero from evictd-kube.
+	Lines int `json:"lines,omitempty"`
+	Bytes int `json:"bytes,omitempty"`
 }
 
 // State is the state of evictd-kube's connection to the API server.
@@ -65,7 +69,6 @@ type Gone struct {
 
 // Accepted answers a complete list.
 type Accepted struct {
-	ID uint64 `json:"id"`
 	// Pods is the number of pods with facts, and Refused has the first maxNamed facts that
 	// evictd refuses.
 	Pods    int       `json:"pods"`
@@ -74,6 +77,12 @@ type Accepted struct {
 
 // Resend asks for the complete list again.
 type Resend struct{}
+
+// Want asks for the facts about pods that evictd lists and lacks, now or when the API has them.
+// A message has at most maxWanted UIDs.
+type Want struct {
+	UIDs []string `json:"uids"`
+}
 
 // Refusal is a fact that evictd does not use, or not in full.
 type Refusal struct {
@@ -121,6 +130,7 @@ func decode(line []byte) (*Message, error) {
 	for _, set := range []bool{
 		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil, m.Resend != nil,
 		m.Order != nil, m.Withdraw != nil, m.Report != nil,
+		m.Want != nil,
 	} {
 		if set {
 			n++

@@ -278,18 +278,18 @@ func TestStoppedPeerIsReplaced(t *testing.T) {
 // What waits for a peer is bounded: an order waits once.
 func TestOutbox(t *testing.T) {
 	b := newOutbox()
-	for range 3 * maxQueued {
+	for range 3 * maxOutgoing {
 		b.order("i")
 	}
 	if next, full := b.take(); len(next) != 1 || full {
 		t.Errorf("%d messages, lost %v; want 1", len(next), full)
 	}
 	b.order("i")
-	for range 3 * maxQueued {
+	for range 3 * maxOutgoing {
 		b.message(&Message{Withdraw: &OrderID{"i"}})
 	}
-	if len(b.queue) != maxQueued {
-		t.Errorf("%d messages; want %d", len(b.queue), maxQueued)
+	if len(b.queue) != maxOutgoing {
+		t.Errorf("%d messages; want %d", len(b.queue), maxOutgoing)
 	}
 	if err := b.write(t.Context(), nil, nil); err != errNotRead {
 		t.Errorf("write() = %v; want %v", err, errNotRead)

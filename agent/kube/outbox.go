@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// maxQueued is the maximum number of messages that wait for the peer of a session. Each order
+// maxOutgoing is the maximum number of messages that wait for the peer of a session. Each order
 // waits once, whatever its stages, so that only a peer that reads nothing while hundreds of
 // pods are evicted has more.
-const maxQueued = 4 * MaxOrders
+const maxOutgoing = 4 * MaxOrders
 
 // flushTimeout bounds flush. Writing to a peer that reads takes less than a millisecond.
 const flushTimeout = time.Second
@@ -54,7 +54,7 @@ func (b *outbox) add(m outgoing) {
 	switch {
 	case m.order != "" && b.queued[m.order]:
 		return
-	case len(b.queue) == maxQueued:
+	case len(b.queue) == maxOutgoing:
 		b.full = true
 	default:
 		b.queue = append(b.queue, m)

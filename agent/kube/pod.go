@@ -25,6 +25,9 @@ type Pod struct {
 	Name      string `json:"name"`
 	// Reduced is set if parts were left out because the facts were too large or not valid.
 	Reduced bool `json:"reduced,omitempty"`
+	// Started is set if containers of the pod have started. It is not sent: evictd-kube sends
+	// the facts about these pods first.
+	Started bool `json:"-"`
 
 	Labels            map[string]string `json:"labels,omitempty"`
 	Priority          int32             `json:"priority"`

@@ -27,9 +27,8 @@ const (
 
 // room is what is known about facts for which there was no room. Facts.mu protects it.
 type room struct {
-	// unknown has the running pods without facts, by UID, and when the runtime last listed
-	// them.
-	unknown map[string]time.Time
+	unknown map[string]unknownPod // the running pods without facts, by UID
+	wake    chan struct{}         // wakes the goroutine that asks for their facts
 	// overflowed is set if facts were refused or deleted for lack of room since the last
 	// list began.
 	overflowed bool
@@ -37,15 +36,6 @@ type room struct {
 	missing  bool
 	askedAt  time.Time // when evictd last asked for a list
 	prunedAt time.Time
-}
-
-// noteUnknown records that a pod without facts runs. If its facts may have been refused or
-// deleted for lack of room, evictd asks for them, and now they have precedence.
-func (f *Facts) noteUnknown(uid string, now time.Time) {
-	if _, ok := f.room.unknown[uid]; ok || len(f.room.unknown) < MaxPods {
-		f.room.unknown[uid] = now
-	}
-	f.room.missing = f.room.missing || f.room.overflowed
 }
 
 // scarce reports whether the facts about a pod can be stored in the smallest form only.
@@ -127,8 +117,8 @@ func (f *Facts) prune(now time.Time) {
 			f.free(known)
 		}
 	}
-	for uid, listed := range f.room.unknown {
-		if now.Sub(listed) >= retention {
+	for uid, p := range f.room.unknown {
+		if now.Sub(p.listed) >= retention {
 			delete(f.room.unknown, uid)
 		}
 	}

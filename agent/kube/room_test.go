@@ -132,17 +132,20 @@ func TestFactsAfterAFlood(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				facts, log := NewFacts(), slog.New(slog.DiscardHandler)
 				feed := NewFeed("n1", "test", log)
-				flood := []*Pod{hog}
+				var flood []*Pod
 				for i := range MaxPods {
 					flood = append(flood, tiny(i))
 				}
-				feed.Replace(flood)
+				feed.Replace(append(flood, hog))
 				ctx, cancel := context.WithCancel(t.Context())
 				evictdEnd, kubeEnd := net.Pipe()
 				server := &Server{Facts: facts, Changed: func() {}, Log: log}
 				go server.serveConn(ctx, evictdEnd)
 				ended := make(chan error)
-				go func() { ended <- feed.serve(ctx, kubeEnd) }()
+				go func() {
+					_, err := feed.serve(ctx, kubeEnd)
+					ended <- err
+				}()
 				has := func() bool {
 					d, ok := facts.Describe("z")
 					return ok && d.Refused == ""

@@ -52,7 +52,8 @@ type Server struct {
 	Facts    *Facts
 	// Orders are sent to evictd-kube; nil for none.
 	Orders *Orders
-	// Changed is called after a change of facts. It must not wait.
+	// Changed is called after a change of the facts about a pod that the runtime lists. It must
+	// not wait.
 	Changed func()
 	Log     *slog.Logger
 
@@ -61,7 +62,7 @@ type Server struct {
 	listedAt       time.Time // when the last complete list ended
 	changedAt      time.Time // when Changed is or was last called
 
-	connected, ended, rejected, refusals, unaccepted logLimiter
+	connected, ended, rejected, refusals, unaccepted, foreign logLimiter
 }
 
 // bucket is a token bucket. The zero bucket is full.
@@ -70,15 +71,28 @@ type bucket struct {
 	at    time.Time // when it was
 }
 
-// take takes n tokens from a bucket of burst tokens, to which rate tokens a second return. It
-// returns how long the caller has to wait.
-func (b *bucket) take(n, burst, rate int, now time.Time) time.Duration {
+// wait returns how long a caller who takes n tokens from a bucket of burst tokens, to which
+// rate tokens a second return, has to wait.
+func (b *bucket) wait(n, burst, rate int, now time.Time) time.Duration {
 	if !b.at.IsZero() {
 		b.spent = max(0, b.spent-now.Sub(b.at).Seconds()*float64(rate))
 	}
-	b.spent, b.at = b.spent+float64(n), now
-	lacking := max(0, b.spent-float64(burst))
+	b.at = now
+	lacking := max(0, b.spent+float64(n)-float64(burst))
 	return time.Duration(lacking / float64(rate) * float64(time.Second))
+}
+
+// take takes n tokens, and returns what wait returns.
+func (b *bucket) take(n, burst, rate int, now time.Time) time.Duration {
+	wait := b.wait(n, burst, rate, now)
+	b.spent += float64(n)
+	return wait
+}
+
+// left returns how many tokens can be taken without waiting.
+func (b *bucket) left(burst, rate int, now time.Time) int {
+	b.wait(0, burst, rate, now)
+	return max(0, int(float64(burst)-b.spent))
 }
 
 // logLimiter bounds the log lines about one kind of event.
@@ -97,6 +111,9 @@ func (l *logLimiter) allow(now time.Time) (skipped int, ok bool) {
 	return skipped, true
 }
 
+// errReplaced ends a session when another one begins.
+var errReplaced = errors.New("another process has connected as evictd-kube")
+
 // Serve accepts sessions until ctx ends, closes l, and returns nil. A new session ends the
 // previous one.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -104,7 +121,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer sessions.Wait()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	var last net.Conn // of the session that may still run
+	endLast := func(error) {} // the session that may still run
 	for first := true; ; first = false {
 		if !first && !sleep(ctx, acceptInterval) {
 			return nil
@@ -133,12 +150,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		if last != nil {
-			last.Close()
-			sessions.Wait() // two sessions must not mix their lists
-		}
-		last = conn
-		sessions.Go(func() { s.serveConn(ctx, conn) })
+		endLast(errReplaced)
+		sessions.Wait() // two sessions must not mix their lists
+		sessionCtx, end := context.WithCancelCause(ctx)
+		endLast = end
+		sessions.Go(func() {
+			defer end(nil)
+			s.serveConn(sessionCtx, conn)
+		})
 	}
 }
 
@@ -176,10 +195,12 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	err := s.serve(ctx, conn, began, &established)
 	level, reason := slog.LevelInfo, "evictd-kube has disconnected"
 	switch {
+	case errors.Is(err, net.ErrClosed) && errors.Is(context.Cause(ctx), errReplaced):
+		level, reason = slog.LevelWarn, errReplaced.Error()
 	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil:
 		reason = "evictd stops"
 	case errors.Is(err, net.ErrClosed):
-		level, reason = slog.LevelWarn, "another process has connected as evictd-kube"
+		level, reason = slog.LevelWarn, "evictd-kube does not read what evictd asks for"
 	case errors.Is(err, io.EOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
 	case err != nil:
 		level, reason = slog.LevelWarn, printable(err.Error())
@@ -212,7 +233,10 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 		return err
 	}
 	// A peer of another version recognizes that by this hello.
-	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: s.Software}}); err != nil {
+	now := time.Now()
+	if err := send(conn, &Message{Hello: &Hello{
+		Version: Version, Software: s.Software, Lines: s.lines.left(lineBurst, lineRate, now), Bytes: s.decoded.left(decodeBurst, decodeRate, now),
+	}}); err != nil {
 		return err
 	}
 	if version != nil {
@@ -233,11 +257,15 @@ func decodedSize(line []byte) int {
 }
 
 // throttle counts a line, and waits if the peer sends faster than it may. It returns false if
-// ctx ends.
+// ctx, of the session, ends: the line is then not decoded, and does not count.
 func (s *Server) throttle(ctx context.Context, size int) bool {
 	now := time.Now()
 	wait := max(s.lines.take(1, lineBurst, lineRate, now), s.decoded.take(size, decodeBurst, decodeRate, now))
-	return wait == 0 || sleep(ctx, wait)
+	if wait == 0 || sleep(ctx, wait) {
+		return true
+	}
+	s.decoded.spent = max(0, s.decoded.spent-float64(size))
+	return false
 }
 
 // sleep waits and reports whether ctx has not ended.

@@ -13,6 +13,8 @@ type session struct {
 	*Server
 	out  *outbox
 	list *ListID // the list that is being sent; nil for none
+
+	warned bool // of a node without facts
 }
 
 // run sends the orders, and applies the peer's messages, until one of both fails. A peer that
@@ -26,6 +28,7 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 	}
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
+	defer t.startAsking(writing)()
 	written := make(chan error, 1)
 	go func() {
 		written <- t.out.write(writing, conn, lookup)
@@ -77,6 +80,7 @@ func (t *session) apply(m *Message) error {
 	switch {
 	case m.State != nil:
 		t.Facts.setState(m.State, now)
+		t.checkNode(now)
 		t.ask(now)
 		return nil
 	case m.List != nil:
@@ -101,11 +105,11 @@ func (t *session) apply(m *Message) error {
 		}
 		t.list, t.listedAt = nil, now
 		pods, refused := t.Facts.listed(now)
-		t.out.message(&Message{Accepted: &Accepted{ID: m.Listed.ID, Pods: pods, Refused: refused}})
+		t.out.message(&Message{Accepted: &Accepted{Pods: pods, Refused: refused}})
 	default:
 		return errors.New("a message that only evictd sends")
 	}
-	if t.list == nil { // else once at its end
+	if t.Facts.takeChanged() {
 		t.change(now)
 	}
 	return nil

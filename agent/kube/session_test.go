@@ -79,13 +79,11 @@ func (e *evictdSide) start(t *testing.T) {
 func run(t *testing.T, f *Feed, socket string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- f.Run(ctx, socket) }()
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx, socket) })
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run() = %v", err)
-		}
+		running.Wait()
 	})
 	t.Cleanup(stop)
 	return stop
@@ -135,14 +133,17 @@ func TestSessions(t *testing.T) {
 		s := e.Facts.Status(time.Now())
 		return s.Pods == n && s.Watching && !s.AsOf.IsZero()
 	})
+	e.Facts.Specification(runs(n))
+	feed.Put(pods(n + 1)[n]) // of a pod that runs
 	until(t, "call of Changed", func() bool { return e.changes.Load() > 0 })
 
 	changed := pods(1)[0]
 	changed.Containers[0].Resources.Requests.Memory = "3Gi"
 	feed.Put(changed)
 	feed.Remove("u1")
+	feed.Remove(fmt.Sprintf("u%d", n))
 	until(t, "change", func() bool {
-		return e.Facts.Specification(runs(0)).Containers[0].Resources.Requests.Memory.String() == "3Gi" && e.Facts.Status(time.Now()).Pods == n-1
+		return e.Facts.Specification(runs(0)).Containers[0].Resources.Requests.Memory.String() == "3Gi" && e.Facts.Status(time.Now()).Pods == n // one is gone, and runs
 	})
 
 	// evictd restarts with what it had saved, and gets the list again.
@@ -154,7 +155,7 @@ func TestSessions(t *testing.T) {
 	if err := restarted.Restore(content, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if s := restarted.Status(time.Now()); s.Pods != n-1 || s.AsOf.IsZero() || s.Connected {
+	if s := restarted.Status(time.Now()); s.Pods != n || s.AsOf.IsZero() || s.Connected {
 		t.Errorf("status after a restart %+v; want the saved facts and their age", s)
 	}
 	e = serve(t, socket, restarted)
@@ -206,7 +207,7 @@ func TestHostileLines(t *testing.T) {
 	}
 	const list = "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` // evictd answers it
 	long := string(first[:len(first)-2]) + strings.Repeat(" ", maxPodSize) + "}" + list
-	for _, line := range append(hostile, long, `{"accepted":{"id":1,"pods":1}}`, `{"resend":{}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
+	for _, line := range append(hostile, long, `{"accepted":{"pods":1}}`, `{"resend":{}}`, `{"want":{"uids":["u1"]}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
 		conn, r := raw(t, socket, hello, string(first), line+"\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatalf("%.60q: no hello: %v", line, err)
@@ -294,7 +295,7 @@ func TestNewConnectionReplaces(t *testing.T) {
 	if _, err := r.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := r.ReadString('\n'); err != nil || line != `{"accepted":{"id":3,"pods":0}}`+"\n" {
+	if line, err := r.ReadString('\n'); err != nil || line != `{"accepted":{"pods":0}}`+"\n" {
 		t.Errorf("answer to the list %q, %v", line, err)
 	}
 	if s := e.Facts.Status(time.Now()); !s.Connected || s.Node != "n2" {

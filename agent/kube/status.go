@@ -5,9 +5,10 @@ import "time"
 // peer is the evictd-kube of the session.
 type peer struct {
 	connected bool
-	listed    bool // it has sent a complete list
-	ageKnown  bool // it has sent the age of the facts
-	stated    bool // it has sent a state
+	listed    bool      // it has sent a complete list
+	listedAt  time.Time // when the first list ended
+	ageKnown  bool      // it has sent the age of the facts
+	stated    bool      // it has sent a state
 	hello     Hello
 	since     time.Time
 	err       string // why there is no session, or why the last one ended
@@ -47,6 +48,10 @@ func (f *Facts) connect(hello *Hello, now time.Time) {
 	defer f.mu.Unlock()
 	f.peer = peer{connected: true, hello: *hello, since: now}
 	f.state, f.seen = State{AgeMilliseconds: -1}, now
+	for uid, p := range f.room.unknown {
+		p.askedAt = time.Time{}
+		f.room.unknown[uid] = p
+	}
 }
 
 // disconnect ends the session that began at since, or reports a connection that did
@@ -70,7 +75,8 @@ type Status struct {
 	Node      string
 	// Watching is set while evictd-kube watches the API server.
 	Watching bool
-	// Error is the reason if it is not connected or does not watch.
+	// Error is the reason if it is not connected or does not watch, or why its facts are
+	// doubtful.
 	Error string
 	// AsOf is when the API server last confirmed the facts; zero if unknown.
 	AsOf time.Time
@@ -94,6 +100,9 @@ func (f *Facts) Status(now time.Time) Status {
 	}
 	if f.peer.connected {
 		s.Since, s.Watching, s.Error = f.peer.since, f.state.Connected, f.state.Error
+		if s.Error == "" && f.lacksAll(now) {
+			s.Error = doubtful
+		}
 	}
 	for _, known := range f.pods {
 		if known.refused == "" && known.listed(now) {

@@ -19,11 +19,7 @@ func send(conn net.Conn, m *Message) error {
 	return err
 }
 
-// chunk is how many lines have writeTimeout together. evictd throttles what it reads: the
-// largest take 0.2 s each (decodeRate).
-const chunk = 16
-
-// write writes lines.
+// write writes lines. evictd throttles what it reads: the largest take 0.2 s each (decodeRate).
 func write(conn net.Conn, batch [][]byte) error {
 	for lines := range slices.Chunk(batch, chunk) {
 		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {

@@ -91,19 +91,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	reporter := cluster.NewReporter(*node, feed, log)
 	feed.Orders = reporter
 	var parts sync.WaitGroup
-	for _, part := range []func() error{
-		func() error { return feed.Run(ctx, *socket) },
-		func() error { return reporter.Run(ctx) },
-		func() error {
-			return cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Log: log})
-		},
-	} {
-		parts.Go(func() {
-			if err := part(); err != nil {
-				log.Error("a part has ended", "error", err)
-			}
-		})
-	}
+	parts.Go(func() { feed.Run(ctx, *socket) })
+	parts.Go(func() { reporter.Run(ctx) })
+	parts.Go(func() {
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Log: log})
+	})
 	parts.Go(func() {
 		<-signaled.Done()
 		drain, stop := context.WithTimeout(ctx, stopTimeout)

@@ -86,8 +86,8 @@ func (r *rig) report() *reporting {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	parts.Go(func() { _ = n.Run(ctx) })                      // returns nil
-	parts.Go(func() { _ = kubecluster.Watch(ctx, options) }) // returns nil
+	parts.Go(func() { n.Run(ctx) })
+	parts.Go(func() { kubecluster.Watch(ctx, options) })
 	n.stop = sync.OnceFunc(func() {
 		cancel()
 		parts.Wait()

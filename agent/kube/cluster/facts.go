@@ -28,12 +28,24 @@ func relevant(p *corev1.Pod) bool {
 	return !mirror && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
+// hasStarted reports whether the kubelet has created a container of the pod.
+func hasStarted(p *corev1.Pod) bool {
+	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range statuses {
+			if statuses[i].ContainerID != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // factsOf returns the facts about a pod.
 func factsOf(p *corev1.Pod) *kube.Pod {
 	f := &kube.Pod{
 		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Labels: p.Labels,
 		PriorityClassName: p.Spec.PriorityClassName, Owner: ownerOf(p), QoS: evict.QoS(p.Status.QOSClass),
-		Exclusive: exclusive(p), RestartPolicy: string(p.Spec.RestartPolicy),
+		Started: hasStarted(p), Exclusive: exclusive(p), RestartPolicy: string(p.Spec.RestartPolicy),
 		Phase: string(p.Status.Phase), Overhead: amountsOf(p.Spec.Overhead),
 	}
 	if p.Spec.Priority != nil { // else 0, as for the kubelet

@@ -16,8 +16,8 @@ const (
 	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
 	// them that create events.
 	maxInFlight, maxEventsInFlight = 10, 2
-	// checkInterval is the time between two checks of the rights, and missingInterval that while
-	// one is missing, or after a request was forbidden.
+	// checkInterval is the time between two checks of the rights, and missingInterval the first
+	// one while a right is missing.
 	checkInterval, missingInterval = 5 * time.Minute, 30 * time.Second
 	// recoveryDelay bounds the time until requests are repeated that had no answer, after the
 	// API server has answered another one.
@@ -129,8 +129,8 @@ func (r *Reporter) notify() {
 	}
 }
 
-// Run carries out orders until ctx ends, and returns nil.
-func (r *Reporter) Run(ctx context.Context) error {
+// Run carries out orders until ctx ends.
+func (r *Reporter) Run(ctx context.Context) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	timer := time.NewTimer(0)
@@ -147,7 +147,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		timer.Reset(next.Sub(now))
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-r.wake:
 		case <-timer.C:
 		}

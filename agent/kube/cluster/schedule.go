@@ -63,14 +63,14 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 // candidate answers an order if it needs no request, else returns the request that may start
 // now. It moves next to the time at which something becomes due.
 func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candidate, ok bool) {
-	if t.busy {
-		return c, false
-	}
 	var p *podState
 	if s, ok := r.pods[t.order.UID]; ok {
 		p = &s
 	}
 	a := t.next(p)
+	if t.busy(a.kind) {
+		return c, false
+	}
 	due := t.notBefore
 	if a.kind == nothing {
 		due = t.repeat
@@ -149,17 +149,17 @@ func (r *Reporter) enqueue(e eventObject) {
 
 // start returns the request for an order.
 func (r *Reporter) start(t *task, a action) started {
-	t.busy = true
+	t.inFlight[a.kind]++
 	r.inFlight++
 	order, generation := t.order, r.pods[t.order.UID].generation
 	return func(ctx context.Context, c *connection) {
 		p, err := c.request(ctx, &order, a, generation)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		t.busy = false
+		t.inFlight[a.kind]--
 		r.inFlight--
 		r.notify()
-		if r.tasks[order.ID] != t || ctx.Err() != nil {
+		if r.tasks[order.ID] != t || ctx.Err() != nil || t.superseded(a) {
 			return // withdrawn, or stopping
 		}
 		now := time.Now()
@@ -288,13 +288,14 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	defer r.mu.Unlock()
 	now := time.Now()
 	interval := checkInterval
-	if missing == "" {
+	switch {
+	case missing == "":
 		r.missingSince = time.Time{}
-	} else {
-		interval = missingInterval
-		if r.missingSince.IsZero() {
-			r.missingSince = now
-		}
+	case r.missingSince.IsZero():
+		r.missingSince = now
+		fallthrough
+	default: // doubles the time without it
+		interval = min(max(missingInterval, now.Sub(r.missingSince)), checkInterval)
 	}
 	r.checkAfter = now.Add(interval + rand.N(interval/10))
 	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {

@@ -32,6 +32,7 @@ type apiServer struct {
 	// watch with 410, and forbidden every request but that of the node with 403.
 	old, gone, forbidden bool
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
+	opened               int           // counts the watches that are no list
 	selectors            map[string]bool
 	report               http.HandlerFunc // answers requests for orders; set before the start
 }
@@ -129,6 +130,9 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: metav1.ObjectMeta{ResourceVersion: fmt.Sprint(a.version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
 		})
+	}
+	if r.URL.Query().Get("sendInitialEvents") != "true" {
+		a.opened++
 	}
 	a.watchers[events] = true
 	a.mu.Unlock()

@@ -28,8 +28,8 @@ type task struct {
 	order kube.Order
 	// number is the place of the order among all, by which the oldest has precedence.
 	number uint64
-	// busy is set while a request for the order is in flight.
-	busy bool
+	// inFlight has the requests for the order that are in flight, by their kind.
+	inFlight [deletePod + 1]int
 	// written is the number of the last write of the phase that the API server has confirmed.
 	written int
 	// disrupted is set when the condition DisruptionTarget was written.
@@ -75,6 +75,23 @@ type action struct {
 	answer kube.Answer
 	why    string
 	ended  bool
+}
+
+// busy reports whether a request must wait for another one of the same order. The phase does
+// not wait for the condition, which is a part of the same patch.
+func (t *task) busy(a kind) bool {
+	for k, n := range t.inFlight {
+		if n > 0 && (kind(k) != setCondition || a != setPhase) {
+			return true
+		}
+	}
+	return false
+}
+
+// superseded reports whether the outcome of a request no longer counts, because the phase was
+// written meanwhile, or is being written.
+func (t *task) superseded(a action) bool {
+	return a.kind == setCondition && (t.written > 0 || t.inFlight[setPhase] > 0)
 }
 
 // next returns what is done next for an order. p is the pod; nil if its state is not known.

@@ -36,16 +36,15 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Watch puts the facts about the pods of the node into the feed until ctx ends, and
-// returns nil.
-func Watch(ctx context.Context, o Options) error {
+// Watch puts the facts about the pods of the node into the feed until ctx ends.
+func Watch(ctx context.Context, o Options) {
 	r := &health{feed: o.Feed, log: o.Log}
 	backoff := firstBackoff
 	for {
 		began := time.Now()
 		err := o.watch(ctx, r)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		r.fail(err)
 		if time.Since(began) > 2*longestBackoff {
@@ -53,8 +52,8 @@ func Watch(ctx context.Context, o Options) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(backoff + rand.N(backoff)):
+			return
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		}
 		backoff = min(2*backoff, longestBackoff)
 	}
@@ -90,14 +89,14 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 		}
 		return err
 	}
-	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, r, failed), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
+	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, failed), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
 	reflector.RunWithContext(ctx)
 	return context.Cause(ctx)
 }
 
 // pods lists and watches the pods of a node. An error goes to failed too, because the
 // reflector retries some of them by itself.
-func (c *client) pods(node string, r *health, failed func(error) error) *cache.ListWatch {
+func (c *client) pods(node string, failed func(error) error) *cache.ListWatch {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -119,10 +118,7 @@ func (c *client) pods(node string, r *health, failed func(error) error) *cache.L
 			if err != nil {
 				return nil, report(err, failed)
 			}
-			if options.SendInitialEvents == nil { // else the list is still to come
-				r.confirm()
-			}
-			return w, nil
+			return w, nil // confirms nothing: the list is to come, or an error such as 410
 		},
 	}
 }

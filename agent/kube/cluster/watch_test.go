@@ -71,21 +71,17 @@ func start(t *testing.T, kubeconfig, name string) *node {
 	feed.Orders = n.reporter
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	for _, part := range []func() error{
-		func() error { return server.Serve(ctx, l) },
-		func() error { n.orders.Run(ctx); return nil },
-		func() error { return feed.Run(ctx, socket) },
-		func() error { return n.reporter.Run(ctx) },
-		func() error {
-			return Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Reporter: n.reporter, Log: log})
-		},
-	} {
-		parts.Go(func() {
-			if err := part(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	parts.Go(func() {
+		if err := server.Serve(ctx, l); err != nil {
+			t.Error(err)
+		}
+	})
+	parts.Go(func() { feed.Run(ctx, socket) })
+	parts.Go(func() { n.orders.Run(ctx) })
+	parts.Go(func() { n.reporter.Run(ctx) })
+	parts.Go(func() {
+		Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Reporter: n.reporter, Log: log})
+	})
 	t.Cleanup(func() {
 		cancel()
 		parts.Wait()
@@ -173,6 +169,26 @@ func TestStalledList(t *testing.T) {
 	}
 	close(a.stalled)
 	n.until("list", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// A watch that is opened and sends nothing confirms nothing.
+func TestOpenedWatch(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return n.has("a") && s.Watching })
+	listed := time.Now()
+	time.Sleep(2 * time.Second) // the reflector lists again after a shorter watch
+	a.set(func() {})
+	time.Sleep(kube.StateInterval + time.Second) // until evictd knows the age
+	a.mu.Lock()
+	opened := a.opened
+	a.mu.Unlock()
+	if s := n.facts.Status(time.Now()); opened == 0 || s.AsOf.After(listed.Add(time.Second)) {
+		t.Errorf("after %d watches without an event: facts as of %v; want %v", opened, s.AsOf, listed)
+	}
 }
 
 // A resource version that is too old, and a watch that ends, are followed by a list or
