@@ -166,12 +166,18 @@ func TestReduce(t *testing.T) {
 			if m, s := spec.Request(signal.Memory), spec.Request(signal.EphemeralStorage); m != tt.memory || s != tt.storage {
 				t.Errorf("requests %d, %d; want %d, %d", m, s, tt.memory, tt.storage)
 			}
-			if summed := len(p.Containers) > 1; spec.SummedRequests != summed || summed && len(spec.Containers) > 0 {
-				t.Errorf("SummedRequests = %t with %d containers; want %t, and none if they were added up", spec.SummedRequests, len(spec.Containers), summed)
-			}
-			if spec.QoSClass() != evict.Burstable {
-				t.Errorf("QoS class = %s; want Burstable", spec.QoSClass())
-			}
+			checkReduced(t, p, spec)
 		})
+	}
+}
+
+// checkReduced checks what facts in the smallest form say about the pod as a whole.
+func checkReduced(t *testing.T, p *Pod, spec *evict.Pod) {
+	t.Helper()
+	if summed := len(p.Containers) > 1; spec.SummedRequests != summed || summed && len(spec.Containers) > 0 {
+		t.Errorf("SummedRequests = %t with %d containers; want %t, and none if they were added up", spec.SummedRequests, len(spec.Containers), summed)
+	}
+	if spec.QoSClass() != evict.Burstable {
+		t.Errorf("QoS class = %s; want Burstable", spec.QoSClass())
 	}
 }

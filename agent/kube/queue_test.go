@@ -20,6 +20,12 @@ func TestQueueConverges(t *testing.T) {
 	}
 }
 
+// testQueueConverges applies random events to a model of the API and to a feed, and compares
+// evictd's facts with the model after they have ended.
+//
+// Complexity: a case for each kind of event.
+//
+//gocyclo:ignore
 func testQueueConverges(t *testing.T, r *rand.Rand) {
 	const most = 150
 	s, f := quietServer(), quietFeed()

@@ -110,6 +110,7 @@ func TestEventsAreBounded(t *testing.T) {
 		}
 		done(w)
 	})
+	began := time.Now()
 	for i := range pods {
 		o.order(i, kube.StageEnded, func(k *kube.Order) { k.Annotations = map[string]string{annotationStarved: "memory"} })
 	}
@@ -119,7 +120,9 @@ func TestEventsAreBounded(t *testing.T) {
 	o.Reporter.mu.Lock()
 	waiting, inFlight := len(o.events), o.eventsInFlight
 	o.Reporter.mu.Unlock()
-	if waiting < maxEvents-maxEventsInFlight || waiting > maxEvents || inFlight != maxEventsInFlight {
+	// On a machine that is so slow that requests for events have timed out, others take their place.
+	timedOut := time.Since(began) >= writeTimeout
+	if waiting > maxEvents || inFlight > maxEventsInFlight || !timedOut && (waiting < maxEvents-maxEventsInFlight || inFlight < maxEventsInFlight) {
 		t.Errorf("%d events wait, %d in flight; want %d, less those in flight, and %d", waiting, inFlight, maxEvents, maxEventsInFlight)
 	}
 	close(release)
