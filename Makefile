@@ -28,12 +28,12 @@ test: build fetch ## everything that needs no virtual machine
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
 # packages are unpacked into a cache directory; without that, tests are skipped. etcd
-# and kube-apiserver, for tests/cluster, come into the same directory.
+# and Kubernetes, for tests/cluster, come into the same directory.
 .PHONY: fetch
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
 		sh tests/node/fetch.sh || echo "no containerd: tests that need one are skipped"; fi
-	@GO='$(GO)' sh tests/cluster/fetch.sh || echo "no API server: tests that need one are skipped"
+	@GO='$(GO)' sh tests/cluster/fetch.sh || echo "no Kubernetes: tests that need it are skipped"
 
 .PHONY: bench
 bench: build ## the figures, beside what a user would run instead
