@@ -19,8 +19,6 @@ const (
 	// repeatDelay is when AnswerReported follows AnswerAsserted, which would replace it before
 	// it is sent.
 	repeatDelay = time.Second
-	// forbiddenDelay is how long the API server must answer 403 until that counts.
-	forbiddenDelay = 30 * time.Second
 )
 
 // task is an order that is carried out.
