@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/evictd/evictd/agent/kube"
@@ -68,7 +69,7 @@ func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candida
 		p = &s
 	}
 	a := t.next(p)
-	if t.busy(a.kind) {
+	if t.busy(a) {
 		return c, false
 	}
 	due := t.notBefore
@@ -150,6 +151,7 @@ func (r *Reporter) enqueue(e eventObject) {
 // start returns the request for an order.
 func (r *Reporter) start(t *task, a action) started {
 	t.inFlight[a.kind]++
+	t.sent = max(t.sent, a.write)
 	r.inFlight++
 	order, generation := t.order, r.pods[t.order.UID].generation
 	return func(ctx context.Context, c *connection) {
@@ -163,18 +165,34 @@ func (r *Reporter) start(t *task, a action) started {
 			return // withdrawn, or stopping
 		}
 		now := time.Now()
-		if err == nil && p != nil {
-			s := stateOf(p)
-			switch {
-			case s.mirror != "" && (s.mirror == order.UID || string(p.UID) == order.UID):
-			case string(p.UID) != order.UID:
-				r.left(t, now)
-				return
-			}
-			r.pods[order.UID] = s
+		if err == nil && p != nil && !r.learn(t, a, p) {
+			r.left(t, now)
+			return
 		}
 		r.finish(t, a, c, err, now)
 	}
+}
+
+// learn takes the state of an order's pod from the answer to a request. It returns false if the
+// name of the pod is that of another one now.
+func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
+	uid := t.order.UID
+	switch a.kind {
+	case setPhase:
+		if s, ok := r.pods[uid]; ok {
+			s.reported(p, markOf(&t.order, a.write))
+			r.pods[uid] = s
+		}
+	case readPod:
+		s := stateOf(p)
+		if static := s.mirror != "" && s.mirror == uid; !static && string(p.UID) != uid {
+			return false
+		}
+		if !t.ended { // else it has left the API since
+			r.keep(uid, s)
+		}
+	}
+	return true
 }
 
 // finish records the outcome of a request for an order.
@@ -189,7 +207,7 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		case t.forbidden.IsZero():
 			t.forbidden = now
 			fallthrough
-		case now.Sub(t.forbidden) < forbiddenDelay:
+		case now.Sub(t.forbidden) < r.ForbiddenDelay:
 			r.postpone(t, c, err, now)
 			return
 		}
@@ -271,14 +289,14 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	r.inFlight--
 	r.checking = false
 	if err != nil {
-		r.checkAfter = time.Now().Add(missingInterval)
+		r.checkAfter = time.Now().Add(r.ForbiddenDelay)
 	}
 	r.notify()
 }
 
 // checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
 // evictd keeps what it was told last. A right that was there is missing only if it still is
-// after forbiddenDelay.
+// after ForbiddenDelay.
 func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	missing, err := c.cannotReport(ctx)
 	if err != nil {
@@ -295,10 +313,10 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 		r.missingSince = now
 		fallthrough
 	default: // doubles the time without it
-		interval = min(max(missingInterval, now.Sub(r.missingSince)), checkInterval)
+		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
 	}
 	r.checkAfter = now.Add(interval + rand.N(interval/10))
-	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {
+	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
 		return nil
 	}
 	if missing != "" && missing != r.missing {
