@@ -37,7 +37,7 @@
 // at which evictd ended:
 //
 //	evictd ended               fence   order    pod's processes   then
-//	1 before the order         –       –        dead, or again    The kubelet starts it again, as after a crash.
+//	1 before the order         –       –        dead, or newer    The kubelet starts it again, as after a crash.
 //	2 before the order saved   set     –        dead              The fence is lifted. The kubelet starts the pod again.
 //	3 the same                 set     –        left              The fence is lifted. The loop kills the pod again, with
 //	                                                              another order, if it knows the victim.

@@ -64,10 +64,13 @@ type Evictions struct {
 
 	mu       sync.Mutex
 	byUID    map[string]*eviction
+	setting  map[string]int    // calls of Fence, by UID
 	unlifted []*podfence.Fence // that could not be lifted; Table.Check tries again
 	counts   Status            // the counters only
 
-	changes, problems limiter // used by Run
+	// These are used by Run. orphans are the fences without an eviction in the last check.
+	changes, problems limiter
+	orphans           []*podfence.Fence
 }
 
 // eviction is what is known about the eviction of one pod until its cgroup is removed, or its
@@ -88,8 +91,8 @@ type eviction struct {
 
 // Status describes the fences.
 type Status struct {
-	// Set is the number of fences that are set for an eviction, and Unlifted that of others that
-	// could not be lifted.
+	// Set is the number of fences that are set, without Unlifted, which is the number of those
+	// that could not be lifted.
 	Set, Unlifted int
 	// These count since the start: evictions without a fence, fences that were lifted, limits of
 	// fences that others wrote, and evicted pods of which the kubelet started a container again.
@@ -98,7 +101,7 @@ type Status struct {
 
 // New returns Evictions without any. It performs no I/O.
 func New(o Options) *Evictions {
-	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, stopTimeout: stopTimeout}
+	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{}, stopTimeout: stopTimeout}
 }
 
 // Status returns the present status.
@@ -107,16 +110,21 @@ func (e *Evictions) Status() Status {
 	defer e.mu.Unlock()
 	s := e.counts
 	s.Unlifted = len(e.unlifted)
-	for _, v := range e.byUID {
-		if v.fence != nil {
-			s.Set++
-		}
-	}
+	s.Set = max(0, e.fences()-s.Unlifted)
 	return s
+}
+
+// fences returns the number of fences that are set.
+func (e *Evictions) fences() int {
+	if e.table == nil {
+		return 0
+	}
+	return e.table.Len()
 }
 
 var (
 	errStopped = errors.New("evictd stops: no fence is set")
+	errEnded   = errors.New("the eviction's order ended before its fence was set")
 	errNoTable = errors.New("the file of fence marks could not be opened")
 )
 
@@ -129,6 +137,8 @@ func (e *Evictions) Fence(job *act.Job) error {
 		return errStopped
 	}
 	uid := job.Order.UID
+	e.countSetting(uid, 1)
+	defer e.countSetting(uid, -1)
 	v, err := e.begin(&job.Order, graceOf(job), true)
 	if err != nil {
 		e.count(func(c *Status) { c.Failed++ })
@@ -136,7 +146,10 @@ func (e *Evictions) Fence(job *act.Job) error {
 	}
 	fence, err := e.set(job, v.id)
 	if fence != nil {
-		e.update(uid, func(v *eviction) { v.fence = fence })
+		if !e.update(uid, func(v *eviction) { v.fence = fence }) {
+			e.liftFence(fence)
+			return errEnded
+		}
 		if err != nil {
 			e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
 		}
@@ -148,6 +161,15 @@ func (e *Evictions) Fence(job *act.Job) error {
 		e.o.Orders.Ended(uid)
 	}
 	return err
+}
+
+// countSetting counts the calls of Fence for a pod.
+func (e *Evictions) countSetting(uid string, change int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.setting[uid] += change; e.setting[uid] == 0 {
+		delete(e.setting, uid)
+	}
 }
 
 // minGrace is the grace period for containers that only the kubelet can stop.
@@ -273,16 +295,30 @@ func (e *Evictions) Lift(uid, _ string) {
 	v := e.byUID[uid]
 	delete(e.byUID, uid)
 	e.mu.Unlock()
-	if v != nil {
-		e.lift(v)
+	if v != nil && v.fence != nil {
+		e.liftFence(v.fence)
 	}
 }
 
-// lift lifts the fence of an eviction, if it has one.
-func (e *Evictions) lift(v *eviction) {
-	if v.fence != nil {
-		e.liftFence(v.fence)
+// drop removes an eviction whose order has ended and lifts its fence, if it has one. v is a
+// copy: nothing is done if the pod has another order by now, or is just being fenced.
+func (e *Evictions) drop(v *eviction) {
+	if live := e.remove(v); live != nil && live.fence != nil {
+		e.liftFence(live.fence)
 	}
+}
+
+// remove removes the eviction that v is a copy of and returns it; nil if it goes on, because the
+// pod was killed again since.
+func (e *Evictions) remove(v *eviction) *eviction {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	live := e.byUID[v.uid]
+	if live == nil || live.id != v.id || live.void != v.void || e.setting[v.uid] > 0 {
+		return nil
+	}
+	delete(e.byUID, v.uid)
+	return live
 }
 
 func (e *Evictions) liftFence(f *podfence.Fence) {
@@ -297,21 +333,23 @@ func (e *Evictions) liftFence(f *podfence.Fence) {
 	e.count(func(c *Status) { c.Lifted++ })
 }
 
-// end withdraws the order of an eviction and lifts the fence.
+// end withdraws the order of an eviction and lifts the fence. v is a copy, as of drop.
 func (e *Evictions) end(v *eviction, why string) {
-	e.mu.Lock()
-	delete(e.byUID, v.uid)
-	e.mu.Unlock()
-	e.o.Orders.Refused(v.uid, why)
-	e.lift(v)
+	live := e.remove(v)
+	if live == nil {
+		return // Run looks at it again
+	}
+	e.o.Orders.Refused(live.uid, why)
+	if live.fence != nil {
+		e.liftFence(live.fence)
+	}
 }
 
 // stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
 const stopTimeout = 5 * time.Second
 
-// Stop ends all evictions: it waits for answers, if evictd-kube is
-// connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
-// until Stop returns.
+// Stop ends all evictions: it waits for answers if evictd-kube is connected, withdraws the
+// orders and lifts all fences. Fence fails from then on. Run must run until Stop returns.
 func (e *Evictions) Stop() {
 	e.stopping.Store(true)
 	timeout := e.stopTimeout
