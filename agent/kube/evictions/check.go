@@ -18,6 +18,8 @@ const (
 	// may write a limit back at any time; the kubelet needs longer to try to start a container
 	// again.
 	checkInterval = 500 * time.Millisecond
+	// stopInterval is checkInterval while Stop waits for the end of pods.
+	stopInterval = 50 * time.Millisecond
 	// lateReport is how long the report of a pod without a fence may still come after the
 	// kubelet has started it again: the report then ends it again at once. Later it would evict
 	// a pod for a reason of the past.
@@ -35,7 +37,11 @@ func (e *Evictions) Run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		if e.check(ctx, time.Now()) {
-			again = time.After(checkInterval)
+			interval := checkInterval
+			if e.stopping.Load() {
+				interval = stopInterval
+			}
+			again = time.After(interval)
 		}
 		select {
 		case <-ctx.Done():
@@ -155,8 +161,8 @@ func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 		e.followUnfenced(v, now)
 	case !v.revived && now.Sub(v.killed) >= lateStart && v.restarted(e.o.Inventory.Running(v.uid).LastStart):
 		e.killRevived(ctx, v)
-	case v.gaveUp && !v.ended:
-		e.endIfEmpty(v)
+	case (v.gaveUp || e.stopping.Load()) && !v.ended:
+		e.endIfEmpty(v) // the actuator reports nothing more
 	}
 }
 

@@ -50,10 +50,11 @@ type Options struct {
 // Evictions are the evictions that evictd-kube reports. The methods are safe for concurrent
 // use.
 type Evictions struct {
-	o     Options
-	table *podfence.Table // nil if the file of marks can't be opened; then there are no fences
-	found []podfence.Left // by Open, until Restore
-	wake  chan struct{}   // Run has something to do
+	o       Options
+	started time.Time
+	table   *podfence.Table // nil if the file of marks can't be opened; then there are no fences
+	found   []podfence.Left // by Open, until Restore
+	wake    chan struct{}   // Run has something to do
 
 	stopTimeout time.Duration // how long Stop waits for answers
 	stopping    atomic.Bool   // Stop was called
@@ -82,6 +83,7 @@ type eviction struct {
 	fence        *podfence.Fence // nil if none is set
 	ended        bool            // no process of the containers is left
 	gaveUp       bool            // the actuator no longer waits for the processes
+	unfencedEnd  bool            // ended was reported while the fence was being set
 	revived      bool            // the kubelet has started a container again
 	void         string          // why the order has to be withdrawn
 	// restored is set for an eviction of an earlier run until it is known what goes on.
@@ -101,7 +103,7 @@ type Status struct {
 
 // New returns Evictions without any. It performs no I/O.
 func New(o Options) *Evictions {
-	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{}, stopTimeout: stopTimeout}
+	return &Evictions{o: o, started: time.Now(), wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{}, stopTimeout: stopTimeout}
 }
 
 // Status returns the present status.
@@ -146,7 +148,11 @@ func (e *Evictions) Fence(job *act.Job) error {
 	}
 	fence, err := e.set(job, v.id)
 	if fence != nil {
-		if !e.update(uid, func(v *eviction) { v.fence = fence }) {
+		if !e.update(uid, func(v *eviction) {
+			v.fence = fence
+			// Until now the kubelet could start a container, so Run looks at the pod's cgroup.
+			v.gaveUp = v.gaveUp || v.unfencedEnd
+		}) {
 			e.liftFence(fence)
 			return errEnded
 		}
@@ -156,7 +162,12 @@ func (e *Evictions) Fence(job *act.Job) error {
 		return nil
 	}
 	e.count(func(c *Status) { c.Failed++ })
-	if v.exclusive == "" {
+	unfencedEnd := false
+	e.update(uid, func(v *eviction) {
+		unfencedEnd = v.unfencedEnd
+		v.ended = v.ended || unfencedEnd
+	})
+	if v.exclusive == "" || unfencedEnd {
 		// Every millisecond counts: the kubelet starts the pod again unless it sees the report.
 		e.o.Orders.Ended(uid)
 	}
@@ -212,15 +223,19 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 		v = &eviction{uid: uid, pod: pod, exclusive: exclusive}
 		e.byUID[uid] = v
 	}
+	if v.id != "" && v.id != id { // the order of an earlier kill has ended
+		*v = eviction{uid: uid, pod: pod, exclusive: exclusive, fence: v.fence}
+	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed, v.revived = now, false
+		v.killed, v.revived, v.ended = now, false, false
 	}
 	known := *v
 	e.mu.Unlock()
 	e.notify()
-	// A fence that takes a second is no longer waited for (agent/act).
-	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && !rec.LastGone.IsZero() {
+	// A fence that takes a second is no longer waited for (agent/act). The record of an eviction
+	// that is resumed may have the end of containers that an earlier run killed.
+	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && rec.LastGone.After(e.started) {
 		e.ended(uid)
 	}
 	return known, nil
@@ -250,27 +265,40 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 	}
 }
 
-// Report takes the progress of an eviction. It does not block.
+// Report takes the progress of an eviction. It does not block. A job that is not Reported has
+// no order, and says nothing about that of an earlier kill.
 func (e *Evictions) Report(r execute.Report) {
-	if r.Record.DryRun {
+	if r.Record.DryRun || !r.Reported {
 		return
 	}
 	switch r.Stage {
 	case act.Signalled:
 		// The loop has resumed the eviction, if it is one of an earlier run.
 		e.update(r.UID, func(v *eviction) { v.restored = false })
-		if r.Reported && r.KubeletStops {
+		if r.KubeletStops {
 			e.beginStop(r)
 		}
 	case act.LastGone:
 		e.ended(r.UID)
 	case act.Refused:
-		e.update(r.UID, func(v *eviction) { v.void = fmt.Sprintf("the pod was not killed: %v", r.Err) })
-		e.notify()
+		e.refused(r.UID, r.Err)
 	case act.Finished:
 		e.update(r.UID, func(v *eviction) { v.gaveUp = true })
 		e.notify()
 	}
+}
+
+// refused records that a pod was not killed. If an earlier kill has fenced it, the order of that
+// one stays, and ends with the pod's processes.
+func (e *Evictions) refused(uid string, err error) {
+	e.update(uid, func(v *eviction) {
+		if !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0) {
+			v.gaveUp = true
+		} else {
+			v.void = fmt.Sprintf("the pod was not killed: %v", err)
+		}
+	})
+	e.notify()
 }
 
 // beginStop begins the order for a pod that the kubelet is to stop.
@@ -281,9 +309,17 @@ func (e *Evictions) beginStop(r execute.Report) {
 	}
 }
 
-// ended records that no process of a pod's containers is left.
+// ended records that no process of a pod's containers is left. The order of a pod that must not
+// run twice is told so when its fence is set.
 func (e *Evictions) ended(uid string) {
-	if e.update(uid, func(v *eviction) { v.ended = true }) {
+	wait := false
+	if e.update(uid, func(v *eviction) {
+		if wait = v.exclusive != "" && v.fence == nil && e.setting[uid] > 0; wait {
+			v.unfencedEnd = true
+		} else {
+			v.ended = true
+		}
+	}) && !wait {
 		e.o.Orders.Ended(uid)
 	}
 }
@@ -352,6 +388,7 @@ const stopTimeout = 5 * time.Second
 // orders and lifts all fences. Fence fails from then on. Run must run until Stop returns.
 func (e *Evictions) Stop() {
 	e.stopping.Store(true)
+	e.notify() // the actuator's jobs have ended: Run finds the end of the pods
 	timeout := e.stopTimeout
 	if !e.o.Connected() {
 		timeout = 0

@@ -1,6 +1,7 @@
 package evictions
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -18,21 +19,20 @@ func TestForbiddenWhileFencing(t *testing.T) {
 	n.execute.Evict(t.Context(), evict.Record{UID: "other", Futile: true, Result: evict.ResultPending}, *n.job())
 	n.run()
 	n.connect(kube.AnswerForbidden, 0)
-	release, locked, first := make(chan struct{}), make(chan struct{}), true
-	n.saves = func() { // in begin, after the order has begun
-		if !first {
-			return
-		}
-		first = false
-		go n.records.EachFutile(func(*evict.Record) {
-			select {
-			case <-locked:
-			default:
-				close(locked)
-				<-release
-			}
+	release, locked := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	n.saves = func() {
+		once.Do(func() { // in begin, after the order has begun
+			go n.records.EachFutile(func(*evict.Record) {
+				select {
+				case <-locked:
+				default:
+					close(locked)
+					<-release
+				}
+			})
+			<-locked
 		})
-		<-locked
 	}
 	done := make(chan error)
 	go func() { done <- n.Fence(n.job()) }()
