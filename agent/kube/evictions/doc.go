@@ -18,7 +18,7 @@
 //     is final.
 //
 // While there are fences, [Evictions.Run] checks them every 500 ms. A limit that others wrote
-// is set to 0 again.
+// is set to 0 again. A fence that belongs to no eviction is lifted.
 //
 // # Pods without a fence
 //
@@ -33,7 +33,7 @@
 //
 // After each restart [Evictions.Open] finds the fences, before a pod can be killed, and
 // [Evictions.Restore] the orders. An evictd that was killed leaves both as they are; a clean
-// stop waits for answers, withdraws all orders and lifts all fences. What remains is, by the point
+// stop waits for the end of the pods and for answers, withdraws all orders and lifts all fences. What remains is, by the point
 // at which evictd ended:
 //
 //	evictd ended               fence   order    pod's processes   then

@@ -288,11 +288,11 @@ func (e *Evictions) Report(r execute.Report) {
 	}
 }
 
-// refused records that a pod was not killed. If an earlier kill has fenced it, the order of that
-// one stays, and ends with the pod's processes.
+// refused records that a pod was not killed. If an earlier kill has fenced it, or has ended all
+// its containers, the order of that one stays.
 func (e *Evictions) refused(uid string, err error) {
 	e.update(uid, func(v *eviction) {
-		if !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0) {
+		if !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0 || errors.Is(err, act.ErrEnded)) {
 			v.gaveUp = true
 		} else {
 			v.void = fmt.Sprintf("the pod was not killed: %v", err)

@@ -399,7 +399,7 @@ func TestRefused(t *testing.T) {
 	n.evict(false)
 	n.reportStopping()
 	n.wantStage(kube.StageStopping)
-	n.refuse()
+	n.refuse(errors.New("its cgroup contains a shim"))
 	if n.checkNow() {
 		t.Error("something is checked after the refusal")
 	}
@@ -409,8 +409,22 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func (n *node) refuse() {
-	n.progress(act.Progress{UID: testUID, Stage: act.Refused, Reported: true, Err: errors.New("its cgroup contains a shim")})
+func (n *node) refuse(err error) {
+	n.progress(act.Progress{UID: testUID, Stage: act.Refused, Reported: true, Err: err})
+}
+
+// A resumed eviction may find that the kill of the earlier run has ended the pod.
+func TestRefusedBecauseEnded(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	n.save()
+	n.LiftAll(t)
+	n.restart(false)
+	n.exited()
+	n.evict(false)
+	n.refuse(act.ErrEnded)
+	n.checkNow()
+	n.wantStage(kube.StageEnded)
 }
 
 // A second kill that is refused does not end the order of the first one, nor does a job that
@@ -420,7 +434,7 @@ func TestOtherJobs(t *testing.T) {
 	n.fence()
 	_, kill := n.process(n.container())
 	n.evict(false)
-	n.refuse()
+	n.refuse(errors.New("its cgroup contains a shim"))
 	n.checkNow()
 	n.wantFenced(true)
 	n.wantStage(kube.StageKilled)
