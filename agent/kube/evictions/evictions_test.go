@@ -201,6 +201,7 @@ func TestResumedAfterLastGone(t *testing.T) {
 	n := newNode(t, exclusive)
 	n.execute.Evict(t.Context(), evict.Record{UID: testUID, Pod: testPod, Decided: time.Now().Add(-time.Minute), LastGone: time.Now().Add(-time.Minute), Result: evict.ResultPending}, *n.job())
 	n.fence()
+	n.checkNow()
 	n.wantStage(kube.StageKilled)
 }
 
