@@ -38,7 +38,7 @@ type Fencer interface {
 	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
 	// it fails, the kubelet may start the pod again. It is called for a Reported job, right
 	// after the kill, on a goroutine of its own, and not for a pod of which no container may
-	// be killed. A container whose cgroup is not proven has an empty Cgroup.
+	// be killed, or of which nothing ran any more. A container whose cgroup is not proven has an empty Cgroup.
 	Fence(job *Job) error
 }
 
@@ -64,11 +64,12 @@ const (
 	Escalated
 	// FirstGone: the first process of the pod has exited. LastGone: no process of
 	// the containers is left; of a Reported job, nor of a container that started after the
-	// order.
+	// order. It is not reported if those could not be looked for.
 	FirstGone
 	LastGone
-	// Refused: no process was signalled because a container's cgroup must not be killed, or
-	// no part of the order could be carried out.
+	// Refused: no process was signalled because a container's cgroup must not be killed, the
+	// containers of a Reported job had ended by themselves ([ErrEnded]), or no part of the order
+	// could be carried out.
 	Refused
 	// Finished: the runtime was asked, and nothing more will be done, except that a failed
 	// stop of the sandbox may be repeated. Err has the errors of the containers and the

@@ -50,7 +50,7 @@ func (k *Killer) Wait() { k.work.Wait() }
 func (k *Killer) Evict(ctx context.Context, job Job) {
 	switch {
 	case job.Order.Hard:
-		k.kill(ctx, job)
+		k.kill(ctx, job, false)
 	case job.Reported:
 		k.awaitKubelet(ctx, job)
 	default:
@@ -68,7 +68,7 @@ func (k *Killer) Escalate(ctx context.Context, job Job) {
 	k.reportNow(&job, Escalated, 0, nil)
 	// The soft eviction may have ended because the runtime refused it. The pod then
 	// still runs, so it is killed in any case.
-	k.kill(ctx, job)
+	k.kill(ctx, job, request != nil)
 	if request != nil {
 		request.cancel()
 	}
@@ -95,12 +95,14 @@ type killedPod struct {
 	signalled int             // number of processes
 	errs      []error
 	fence     *fenceCall // nil if none is set
+	stopping  bool       // the kill ends the pod's grace period
+	nothing   error      // why a Reported job's pod has no process to kill; nil if it may have
 }
 
 // kill signals the processes of all containers with a proven cgroup, and starts a
-// goroutine for the rest of the order.
-func (k *Killer) kill(ctx context.Context, job Job) {
-	p := killedPod{essential: map[string]bool{}}
+// goroutine for the rest of the order. stopping means that it ends the pod's grace period.
+func (k *Killer) kill(ctx context.Context, job Job, stopping bool) {
+	p := killedPod{essential: map[string]bool{}, stopping: stopping}
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			continue
@@ -129,10 +131,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			}
 		}
 	}
-	if !p.allRefused(&job) {
-		k.beginFence(&job, &p)
-		k.reportKilled(firstSignal(p.victims), &job, p.signalled)
-	}
+	k.begun(&job, &p, firstSignal(p.victims))
 	k.work.Go(func() {
 		for _, v := range p.victims {
 			// Not awaited: process_mrelease(2) takes the victim's mmap lock, which a
@@ -143,12 +142,25 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 	})
 }
 
+// begun begins the fence and reports the kill, if there was anything to kill.
+func (k *Killer) begun(job *Job, p *killedPod, when time.Time) {
+	if p.allRefused(job) {
+		return
+	}
+	if p.nothing = k.nothingToKill(job, p); p.nothing == nil {
+		k.beginFence(job, p)
+		k.reportKilled(when, job, p.signalled)
+	}
+}
+
 // conclude waits for the end of the signalled containers and reports the end of the order.
 func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 	var errs []error
 	var sandboxErr error
 	var empty bool
-	if job.Reported {
+	if p.nothing != nil {
+		errs = []error{p.nothing}
+	} else if job.Reported {
 		errs, empty = k.finishReported(ctx, &job, &p)
 	} else {
 		errs, sandboxErr, empty = k.finish(ctx, job, &p)
@@ -169,7 +181,7 @@ func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 	// What is left to the kubelet is not refused.
 	failed := refused || !empty && !(job.Reported && len(p.errs) == 0)
 	stage := Finished
-	if signalled == 0 && err != nil && failed {
+	if p.nothing != nil || signalled == 0 && err != nil && failed {
 		stage = Refused
 	}
 	k.reportNow(&job, stage, signalled, err)
@@ -184,12 +196,12 @@ func (k *Killer) Follow(ctx context.Context, job Job, handle *KillHandle, result
 	if handle.killInProgress() {
 		// The thread of that kill may hang, so kill through new descriptors.
 		handle.Close() // that thread has a reference of its own
-		k.kill(ctx, job)
+		k.kill(ctx, job, false)
 		return
 	}
 	if !handle.refInUse() {
 		// The descriptors are closed, so kill through new ones.
-		k.kill(ctx, job)
+		k.kill(ctx, job, false)
 		return
 	}
 	p := killedPod{essential: map[string]bool{}, signalled: result.Processes}
@@ -225,9 +237,8 @@ func (k *Killer) Follow(ctx context.Context, job Job, handle *KillHandle, result
 			}
 		}
 		p.gone = job.proven() - len(handle.containers) // when the handle was opened
-		if result.Processes == 0 && !p.allRefused(&job) {
-			k.beginFence(&job, &p)
-			k.reportKilled(time.Now(), &job, 0)
+		if result.Processes == 0 {
+			k.begun(&job, &p, time.Now())
 		}
 		k.conclude(ctx, job, p)
 	})

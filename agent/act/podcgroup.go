@@ -30,8 +30,8 @@ type podCgroup struct {
 	// those that are not killed, by the paths of their cgroups.
 	draining, refused map[string]bool
 	errs              []error // why something is not killed
-	// failed means that a container was not killed that may be the pod's: the runtime lists
-	// it, and the job is older than that list. The next eviction has it.
+	// failed means that a container was not killed that may be the pod's, or was not looked for.
+	// If the runtime lists it, and the job is older than that list, the next eviction has it.
 	failed bool
 	// readErr is why the pod's cgroup could not be read when it was read last.
 	readErr error
@@ -56,8 +56,9 @@ func (k *Killer) podCgroup(job *Job) *podCgroup {
 	return p
 }
 
-// stop gives up on the unlisted containers.
+// stop gives up on the unlisted containers, so that the end of the pod is not known.
 func (p *podCgroup) stop(err error) {
+	p.failed = true
 	p.errs = append(p.errs, fmt.Errorf("containers that the runtime did not list are not killed: %w", err))
 	p.path = ""
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -20,6 +21,39 @@ var recheckAfter = [...]time.Duration{50 * time.Millisecond, 250 * time.Millisec
 // kubeletPollInterval is how often a pod is looked at while its end is awaited: it may be the
 // kubelet that stops it.
 const kubeletPollInterval = 200 * time.Millisecond
+
+// ErrEnded means that no process was killed, because the containers had ended by themselves.
+var ErrEnded = errors.New("nothing was killed: the containers had ended by themselves")
+
+var errNoContainer = errors.New("nothing was killed: the runtime lists no container of the pod")
+
+// nothingToKill returns why a Reported job's pod has no process to kill, so that it is neither
+// fenced nor reported; nil if it has one, had one or may have one. The order of a pod in its
+// grace period has begun before.
+func (k *Killer) nothingToKill(job *Job, p *killedPod) error {
+	switch {
+	case !job.Reported || p.signalled > 0:
+		return nil
+	case len(job.Containers) == 0:
+		return errNoContainer
+	case p.stopping || len(p.victims)+p.gone == 0 || job.unproven() != nil:
+		return nil
+	}
+	for _, v := range p.victims {
+		if populated, err := v.group.Populated(); v.wasKilled() || populated || err != nil && !errors.Is(err, cgroup.ErrGone) {
+			return nil
+		}
+	}
+	if k.podCgroup(job).runsUnlisted() {
+		return nil
+	}
+	return ErrEnded
+}
+
+// wasKilled reports whether processes of the container were signalled, or may just be.
+func (v *victim) wasKilled() bool {
+	return v.killed || len(v.signalled) > 0 || v.preSignalled > 0 || v.finisherSignalled != nil
+}
 
 // fenceCall is a call of the Fencer.
 type fenceCall struct {
@@ -230,7 +264,8 @@ func (k *Killer) exited(pid int, start uint64) bool {
 }
 
 // awaitKubelet waits for a Reported job's pod, which the kubelet stops. When the grace period
-// ends, it kills the pod.
+// ends, it kills the pod. It does so too when no container is left and the sandbox stays: it
+// is not known then whether the kubelet stops the pod or will start a container again.
 func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 	stopping, own := k.beginGrace(ctx, job.Order.UID)
 	k.report(Progress{UID: job.Order.UID, Stage: Signalled, Time: time.Now(), Reported: true, KubeletStops: true, Grace: job.Order.Grace})
@@ -240,28 +275,48 @@ func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 		defer grace.Stop()
 		poll := time.NewTicker(kubeletPollInterval)
 		defer poll.Stop()
-		for !k.stoppedByKubelet(&job) {
+		over, stopped, polls := false, false, 0
+		for !over {
+			if stopped, polls = k.stoppedByKubelet(&job, polls); stopped || polls == endedPolls {
+				break
+			}
 			select {
 			case <-stopping.Done():
 				return // the kill or the newer request reports the end, or evictd stops
 			case <-grace.C:
-				if k.endGrace(job.Order.UID, own) {
-					k.kill(ctx, job)
-				}
-				return
+				over = true
 			case <-poll.C:
 			}
 		}
-		if k.endGrace(job.Order.UID, own) {
-			k.reportNow(&job, LastGone, 0, nil)
-			k.reportNow(&job, Finished, 0, nil)
+		if !k.endGrace(job.Order.UID, own) {
+			return
 		}
+		if !stopped {
+			k.kill(ctx, job, true)
+			return
+		}
+		k.reportNow(&job, LastGone, 0, nil)
+		k.reportNow(&job, Finished, 0, nil)
 	})
 }
 
-// stoppedByKubelet reports whether all containers of a pod have ended, also those that the
+// endedPolls is the number of polls in a row in which a pod has a sandbox and no containers
+// after which it is fenced. The kubelet stops the sandbox right after the last container.
+const endedPolls = 2
+
+// stoppedByKubelet reports whether the kubelet has stopped a pod: all containers have ended,
+// and the first process of the sandbox has exited. Without the latter, it returns in how many
+// polls in a row all containers had ended; polls is that of the last call.
+func (k *Killer) stoppedByKubelet(job *Job, polls int) (stopped bool, _ int) {
+	if !k.containersEnded(job) {
+		return false, 0
+	}
+	return len(job.Containers) > 0 && k.exited(job.SandboxPID, job.SandboxStart), polls + 1
+}
+
+// containersEnded reports whether all containers of a pod have ended, also those that the
 // job does not list.
-func (k *Killer) stoppedByKubelet(job *Job) bool {
+func (k *Killer) containersEnded(job *Job) bool {
 	for _, c := range job.Containers {
 		if c.Cgroup != "" && !k.cgroupEmpty(c) {
 			return false

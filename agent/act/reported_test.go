@@ -109,12 +109,12 @@ func TestKillReportedSpares(t *testing.T) {
 	}{
 		"essential process":         {func(p *kubeletPod, pid int) { p.job.Guard.Protected[pid] = "a shim" }, "a shim", false},
 		"container of another pod":  {func(p *kubeletPod, pid int) { p.job.Guard.Inits[pid] = "c9" }, "container c9", true},
-		"sandbox not known":         {func(p *kubeletPod, pid int) { p.job.SandboxPID, p.job.SandboxStart = 0, 0 }, "sandbox's process", false},
-		"pid of the sandbox reused": {func(p *kubeletPod, pid int) { p.job.SandboxStart-- }, "sandbox's process", false},
+		"sandbox not known":         {func(p *kubeletPod, pid int) { p.job.SandboxPID, p.job.SandboxStart = 0, 0 }, "sandbox's process", true},
+		"pid of the sandbox reused": {func(p *kubeletPod, pid int) { p.job.SandboxStart-- }, "sandbox's process", true},
 		"sandbox elsewhere": {func(p *kubeletPod, pid int) {
 			p.job.SandboxPID, p.job.SandboxStart = os.Getpid(), startOf(p.t, os.Getpid())
-		}, "sandbox's process", false},
-		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names", false},
+		}, "sandbox's process", true},
+		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
@@ -138,6 +138,46 @@ func TestKillReportedSpares(t *testing.T) {
 				t.Errorf("the end was reported: %t; want %t", ended, !tc.runs)
 			}
 		})
+	}
+}
+
+// A pod whose containers have ended by themselves is neither fenced nor reported.
+func TestKillReportedEnded(t *testing.T) {
+	eachReportedKill(t, func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func()) {
+		p.killIn("c1")
+		p.killIn("c2")
+		kill()
+		k.Wait()
+		if got := reports.stages(); !slices.Equal(got, []Stage{Refused}) || !errors.Is(reports.last().Err, ErrEnded) || f.calls() > 0 {
+			t.Errorf("stages = %v, error %v, %d fences; want it refused, because it had ended", got, reports.last().Err, f.calls())
+		}
+	})
+}
+
+// If the kubelet has started another container by then, that is killed, and the pod fenced.
+func TestKillReportedStartedAgain(t *testing.T) {
+	eachReportedKill(t, func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func()) {
+		p.killIn("c1")
+		p.killIn("c2")
+		p.start("again", "exec sleep 1000")
+		kill()
+		k.Wait()
+		if n := len(p.in("again")); n > 0 || f.calls() != 1 {
+			t.Errorf("%d processes left, %d fences; want none and one", n, f.calls())
+		}
+		reports.wantGone(t)
+	})
+}
+
+// A pod of which the runtime lists no container is left alone.
+func TestKillReportedNoContainer(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Containers = nil
+	k.Evict(t.Context(), p.job)
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Refused}) || reports.last().Err == nil || f.calls() > 0 || len(p.in("c1")) != 2 {
+		t.Errorf("stages = %v, error %v, %d fences; want it refused", got, reports.last().Err, f.calls())
 	}
 }
 

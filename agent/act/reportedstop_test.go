@@ -24,6 +24,8 @@ func TestStopReported(t *testing.T) {
 		p.killIn(name)
 		time.Sleep(kubeletPollInterval / 2)
 	}
+	p.killIn("sandbox")
+	_ = p.sandbox.Wait() // the shim takes its exit status
 	k.Wait()
 	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, LastGone, Finished}) || reports.last().Err != nil || f.calls() > 0 {
 		t.Errorf("stages = %v, %d fences; want no kill and no fence", got, f.calls())
@@ -39,6 +41,27 @@ func (p *kubeletPod) killIn(name string) {
 		}
 	}
 	p.waitFor(name+" is empty", func() bool { return len(p.in(name)) == 0 })
+}
+
+// If all containers end and the sandbox stays, the kubelet may not know of the eviction, and
+// start one again: the pod is fenced, and what has been started is killed.
+func TestStopReportedSandboxStays(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Order.Hard, p.job.Order.Grace = false, time.Hour
+	k.Evict(t.Context(), p.job)
+	time.Sleep(kubeletPollInterval / 2)
+	p.killIn("c1")
+	p.killIn("c2")
+	p.waitFor("the pod is fenced", func() bool { return f.calls() == 1 })
+	p.start("again", "exec sleep 1000")
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil || f.calls() != 1 {
+		t.Errorf("stages = %v, error %v, %d fences; want it fenced and finished", got, reports.last().Err, f.calls())
+	}
+	if n := len(p.in("again")); n > 0 {
+		t.Errorf("%d processes left", n)
+	}
 }
 
 // When the grace period ends or is ended, the pod is killed and fenced.

@@ -9,12 +9,12 @@ import (
 
 // Report is what a check found.
 type Report struct {
-	// Set is the number of fences that are set.
-	Set int
+	// Set are the fences that are set.
+	Set []*Fence
 	// Changed are the limits that others wrote since the last check. They are 0 again.
 	Changed []Change
-	// Gone are the UIDs of the pods whose cgroup was removed, and the fence with it.
-	Gone []string
+	// Gone are the fences that were removed with the pod's cgroup.
+	Gone []*Fence
 }
 
 // Change is a limit of a set fence that others wrote.
@@ -51,13 +51,13 @@ func (t *Table) Check() (Report, error) {
 		}
 		switch err := f.check(&r); {
 		case errors.Is(err, cgroup.ErrGone):
-			r.Gone = append(r.Gone, f.mark.uid)
+			r.Gone = append(r.Gone, f)
 			errs = append(errs, f.end())
 			continue
 		case err != nil:
 			errs = append(errs, fmt.Errorf("check fence of pod %s: %w", f.mark.uid, err))
 		}
-		r.Set++
+		r.Set = append(r.Set, f)
 	}
 	return r, errors.Join(errs...)
 }

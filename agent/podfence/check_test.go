@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 		if err := f.Set("1"); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := table.Check(); r.Set != 1 || len(r.Changed) != 0 || err != nil {
+		if r, err := table.Check(); len(r.Set) != 1 || len(r.Changed) != 0 || err != nil {
 			t.Errorf("Check of an untouched fence = %+v, %v", r, err)
 		}
 		for _, limit := range []cgroup.Limit{cgroup.Unlimited, 77} {
@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 				want = append(want, Change{p.uid, file, limit})
 			}
 			r, err := table.Check()
-			if r.Set != 1 || !slices.Equal(r.Changed, want) || err != nil {
+			if len(r.Set) != 1 || !slices.Equal(r.Changed, want) || err != nil {
 				t.Errorf("Check after another program wrote %s = %+v, %v; want changes %v", limit, r, err, want)
 			}
 			if got := p.limits(); got != p.all("0") {
@@ -77,7 +77,7 @@ func TestControllerDisabled(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.disablePIDs()
-	if r, err := table.Check(); r.Set != 1 || err != nil {
+	if r, err := table.Check(); len(r.Set) != 1 || err != nil {
 		t.Errorf("Check without the pids controller = %+v, %v; want the fence set", r, err)
 	}
 	if err := kerneltest.EnableControllers(p.root.Path(filepath.Dir(p.path)), "pids"); err != nil {
@@ -109,7 +109,7 @@ func TestPartial(t *testing.T) {
 	if err := p.mkdir(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("mkdir of a container's cgroup: %v; want %v", err, unix.EAGAIN)
 	}
-	if r, err := table.Check(); r.Set != 1 || err != nil || len(marksIn(t, file)) != 1 {
+	if r, err := table.Check(); len(r.Set) != 1 || err != nil || len(marksIn(t, file)) != 1 {
 		t.Errorf("Check = %+v, %v, %d marks; want the fence set", r, err, len(marksIn(t, file)))
 	}
 	if err := errors.Join(f.Lift(), p.mkdir()); err != nil {
@@ -165,10 +165,10 @@ func TestFileFaults(t *testing.T) {
 			if err := second.Set("2"); err != nil {
 				t.Errorf("Set: %v", err)
 			}
-			if r, err := table.Check(); r.Set != 2 || err == nil || !strings.Contains(err.Error(), "mark") {
+			if r, err := table.Check(); len(r.Set) != 2 || err == nil || !strings.Contains(err.Error(), "mark") {
 				t.Errorf("Check = %+v, %v; want an error about the marks", r, err)
 			}
-			if r, err := table.Check(); r.Set != 2 || err != nil {
+			if r, err := table.Check(); len(r.Set) != 2 || err != nil {
 				t.Errorf("second Check = %+v, %v; want all repaired", r, err)
 			}
 			if marks := marksIn(t, file); len(marks) != 2 {
@@ -196,7 +196,7 @@ func TestFileBecomesDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if r, err := table.Check(); r.Set != 1 || !errors.Is(err, unix.EISDIR) {
+		if r, err := table.Check(); len(r.Set) != 1 || !errors.Is(err, unix.EISDIR) {
 			t.Errorf("Check = %+v, %v; want %v", r, err, unix.EISDIR)
 		}
 	}

@@ -68,6 +68,9 @@ func (f *Fence) Set(order string) error {
 	after := before
 	if marked {
 		after = set
+		if before == idle {
+			f.table.sets.Add(1)
+		}
 	} else if before == idle && f.slot >= 0 {
 		// The error that prevented the fence is the one to report.
 		_ = f.table.clear(f.slot)
@@ -178,6 +181,7 @@ func (f *Fence) lift() (wasSet bool, err error) {
 // end clears the mark of a fence that is lifted or whose cgroup is gone.
 func (f *Fence) end() error {
 	err := f.table.clear(f.slot)
+	f.table.sets.Add(-1)
 	f.slot, f.written = -1, [cgroup.LimitFiles]bool{}
 	f.state.Store(idle)
 	f.closeUnused()

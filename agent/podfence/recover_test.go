@@ -87,7 +87,7 @@ func TestKilled(t *testing.T) {
 			if len(left) != 1 || left[0].UID() != p.uid || left[0].Path() != p.path || left[0].Order != "order7" {
 				t.Fatalf("found %+v; want the fence of pod %s with order7", left, p.uid)
 			}
-			if r, err := table.Check(); r.Set != 1 || len(r.Changed) != 0 || err != nil {
+			if r, err := table.Check(); len(r.Set) != 1 || len(r.Changed) != 0 || err != nil {
 				t.Errorf("Check = %+v, %v; want one unchanged", r, err)
 			}
 			table.Close()
@@ -140,7 +140,7 @@ func TestKilledAfterMark(t *testing.T) {
 			}
 			if keep {
 				// Nobody else has written the limits, so they are no change to report.
-				if r, err := table.Check(); r.Set != 1 || len(r.Changed) != 0 || err != nil {
+				if r, err := table.Check(); len(r.Set) != 1 || len(r.Changed) != 0 || err != nil {
 					t.Errorf("Check = %+v, %v; want one unchanged", r, err)
 				}
 				if got := p.limits(); got != p.all("0") {

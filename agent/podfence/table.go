@@ -30,6 +30,7 @@ type Table struct {
 	seed uint32
 	file atomic.Pointer[markFile] // replaced by Check
 	used [maxFences]atomic.Bool   // the records that are in use
+	sets atomic.Int32             // the fences that are set
 
 	mu     sync.Mutex
 	fences map[uint64]*Fence // by cgroup ID
@@ -115,9 +116,14 @@ func (t *Table) adopt(m slotMark) (*Fence, error) {
 	f := &Fence{table: t, limits: limits, mark: m.mark, slot: m.slot}
 	f.record.encode(&f.mark, t.seed)
 	f.state.Store(set)
+	t.sets.Add(1)
 	t.fences[m.id] = f
 	return f, nil
 }
+
+// Len returns the number of fences that are set, also of those that could not be lifted. It
+// does not block.
+func (t *Table) Len() int { return int(t.sets.Load()) }
 
 // Prepare opens the limits of the pod with a UID, whose running containers have the given
 // cgroups. The pod's cgroup is their parent, if it has the name that the kubelet gives it

@@ -244,7 +244,7 @@ func TestReportedKill(t *testing.T) {
 	if got := processes(t, p.Cgroup); len(got) != 2 {
 		t.Errorf("processes after the attempts: %v; want two", got)
 	}
-	if report, err := k.fences.Check(); report.Set != 1 || len(report.Changed) > 0 || err != nil {
+	if report, err := k.fences.Check(); len(report.Set) != 1 || len(report.Changed) > 0 || err != nil {
 		t.Errorf("Check() = %+v, %v; want the fence set", report, err)
 	}
 

@@ -18,6 +18,8 @@ const (
 	// may write a limit back at any time; the kubelet needs longer to try to start a container
 	// again.
 	checkInterval = 500 * time.Millisecond
+	// stopInterval is checkInterval while Stop waits for the end of pods.
+	stopInterval = 50 * time.Millisecond
 	// lateReport is how long the report of a pod without a fence may still come after the
 	// kubelet has started it again: the report then ends it again at once. Later it would evict
 	// a pod for a reason of the past.
@@ -35,7 +37,11 @@ func (e *Evictions) Run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		if e.check(ctx, time.Now()) {
-			again = time.After(checkInterval)
+			interval := checkInterval
+			if e.stopping.Load() {
+				interval = stopInterval
+			}
+			again = time.After(interval)
 		}
 		select {
 		case <-ctx.Done():
@@ -50,13 +56,12 @@ func (e *Evictions) Run(ctx context.Context) {
 func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
 	e.mu.Lock()
 	var list []eviction
-	fences := len(e.unlifted) > 0
 	for _, v := range e.byUID {
 		list = append(list, *v)
-		fences = fences || v.fence != nil
 	}
+	fences := len(e.unlifted) > 0
 	e.mu.Unlock()
-	if fences {
+	if fences || e.fences() > 0 {
 		e.checkFences(now)
 	}
 	for i := range list {
@@ -64,15 +69,19 @@ func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.byUID)+len(e.unlifted) > 0
+	return len(e.byUID)+len(e.unlifted)+e.fences() > 0
 }
 
-// checkFences sets again what others changed, and ends the evictions whose cgroup is gone.
+// checkFences sets again what others changed, ends the evictions whose cgroup is gone, and
+// lifts fences that belong to no eviction.
 func (e *Evictions) checkFences(now time.Time) {
 	r, err := e.table.Check()
-	for _, uid := range r.Gone {
-		e.gone(uid)
+	for _, f := range r.Gone {
+		if e.owns(f) {
+			e.gone(f.UID())
+		}
 	}
+	e.liftOrphans(r.Set)
 	if len(r.Changed) > 0 {
 		e.count(func(c *Status) { c.Changed += uint64(len(r.Changed)) })
 		if skipped, ok := e.changes.allow(now); ok {
@@ -102,6 +111,35 @@ func (e *Evictions) checkFences(now time.Time) {
 	}
 }
 
+// owns reports whether a pod's eviction has a fence, or none yet.
+func (e *Evictions) owns(f *podfence.Fence) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.byUID[f.UID()]
+	return v != nil && (v.fence == f || v.fence == nil)
+}
+
+// liftOrphans lifts those of the set fences that belonged to no eviction in the last check
+// either. There should be none: one that was found only once is just being lifted.
+func (e *Evictions) liftOrphans(set []*podfence.Fence) {
+	var orphans []*podfence.Fence
+	e.mu.Lock()
+	for _, f := range set {
+		v := e.byUID[f.UID()]
+		if (v == nil || v.fence != f) && e.setting[f.UID()] == 0 && !slices.Contains(e.unlifted, f) {
+			orphans = append(orphans, f)
+		}
+	}
+	e.mu.Unlock()
+	for _, f := range orphans {
+		if slices.Contains(e.orphans, f) {
+			e.o.Log.Error("lifting the fence of a pod that has no pending eviction", "uid", f.UID(), "cgroup", f.Path())
+			e.liftFence(f)
+		}
+	}
+	e.orphans = orphans
+}
+
 // gone records that a pod's cgroup was removed.
 func (e *Evictions) gone(uid string) {
 	e.mu.Lock()
@@ -116,15 +154,15 @@ func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 	case v.void != "":
 		e.end(v, v.void)
 	case !e.o.Orders.Pending(v.uid):
-		e.Lift(v.uid, "") // the order ended before its fence was set
+		e.drop(v) // the order ended before its fence was set
 	case v.restored:
 		e.recover(ctx, v)
 	case v.fence == nil:
 		e.followUnfenced(v, now)
 	case !v.revived && now.Sub(v.killed) >= lateStart && v.restarted(e.o.Inventory.Running(v.uid).LastStart):
 		e.killRevived(ctx, v)
-	case v.gaveUp && !v.ended:
-		e.endIfEmpty(v)
+	case (v.gaveUp || e.stopping.Load()) && !v.ended:
+		e.endIfEmpty(v) // the actuator reports nothing more
 	}
 }
 

@@ -18,7 +18,7 @@
 //     is final.
 //
 // While there are fences, [Evictions.Run] checks them every 500 ms. A limit that others wrote
-// is set to 0 again.
+// is set to 0 again. A fence that belongs to no eviction is lifted.
 //
 // # Pods without a fence
 //
@@ -33,11 +33,11 @@
 //
 // After each restart [Evictions.Open] finds the fences, before a pod can be killed, and
 // [Evictions.Restore] the orders. An evictd that was killed leaves both as they are; a clean
-// stop waits for answers, withdraws all orders and lifts all fences. What remains is, by the point
+// stop waits for the end of the pods and for answers, withdraws all orders and lifts all fences. What remains is, by the point
 // at which evictd ended:
 //
 //	evictd ended               fence   order    pod's processes   then
-//	1 before the order         –       –        dead, or again    The kubelet starts it again, as after a crash.
+//	1 before the order         –       –        dead, or newer    The kubelet starts it again, as after a crash.
 //	2 before the order saved   set     –        dead              The fence is lifted. The kubelet starts the pod again.
 //	3 the same                 set     –        left              The fence is lifted. The loop kills the pod again, with
 //	                                                              another order, if it knows the victim.

@@ -50,10 +50,11 @@ type Options struct {
 // Evictions are the evictions that evictd-kube reports. The methods are safe for concurrent
 // use.
 type Evictions struct {
-	o     Options
-	table *podfence.Table // nil if the file of marks can't be opened; then there are no fences
-	found []podfence.Left // by Open, until Restore
-	wake  chan struct{}   // Run has something to do
+	o       Options
+	started time.Time
+	table   *podfence.Table // nil if the file of marks can't be opened; then there are no fences
+	found   []podfence.Left // by Open, until Restore
+	wake    chan struct{}   // Run has something to do
 
 	stopTimeout time.Duration // how long Stop waits for answers
 	stopping    atomic.Bool   // Stop was called
@@ -64,10 +65,13 @@ type Evictions struct {
 
 	mu       sync.Mutex
 	byUID    map[string]*eviction
+	setting  map[string]int    // calls of Fence, by UID
 	unlifted []*podfence.Fence // that could not be lifted; Table.Check tries again
 	counts   Status            // the counters only
 
-	changes, problems limiter // used by Run
+	// These are used by Run. orphans are the fences without an eviction in the last check.
+	changes, problems limiter
+	orphans           []*podfence.Fence
 }
 
 // eviction is what is known about the eviction of one pod until its cgroup is removed, or its
@@ -79,6 +83,7 @@ type eviction struct {
 	fence        *podfence.Fence // nil if none is set
 	ended        bool            // no process of the containers is left
 	gaveUp       bool            // the actuator no longer waits for the processes
+	unfencedEnd  bool            // ended was reported while the fence was being set
 	revived      bool            // the kubelet has started a container again
 	void         string          // why the order has to be withdrawn
 	// restored is set for an eviction of an earlier run until it is known what goes on.
@@ -88,8 +93,8 @@ type eviction struct {
 
 // Status describes the fences.
 type Status struct {
-	// Set is the number of fences that are set for an eviction, and Unlifted that of others that
-	// could not be lifted.
+	// Set is the number of fences that are set, without Unlifted, which is the number of those
+	// that could not be lifted.
 	Set, Unlifted int
 	// These count since the start: evictions without a fence, fences that were lifted, limits of
 	// fences that others wrote, and evicted pods of which the kubelet started a container again.
@@ -98,7 +103,7 @@ type Status struct {
 
 // New returns Evictions without any. It performs no I/O.
 func New(o Options) *Evictions {
-	return &Evictions{o: o, wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, stopTimeout: stopTimeout}
+	return &Evictions{o: o, started: time.Now(), wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{}, stopTimeout: stopTimeout}
 }
 
 // Status returns the present status.
@@ -107,16 +112,21 @@ func (e *Evictions) Status() Status {
 	defer e.mu.Unlock()
 	s := e.counts
 	s.Unlifted = len(e.unlifted)
-	for _, v := range e.byUID {
-		if v.fence != nil {
-			s.Set++
-		}
-	}
+	s.Set = max(0, e.fences()-s.Unlifted)
 	return s
+}
+
+// fences returns the number of fences that are set.
+func (e *Evictions) fences() int {
+	if e.table == nil {
+		return 0
+	}
+	return e.table.Len()
 }
 
 var (
 	errStopped = errors.New("evictd stops: no fence is set")
+	errEnded   = errors.New("the eviction's order ended before its fence was set")
 	errNoTable = errors.New("the file of fence marks could not be opened")
 )
 
@@ -129,6 +139,8 @@ func (e *Evictions) Fence(job *act.Job) error {
 		return errStopped
 	}
 	uid := job.Order.UID
+	e.countSetting(uid, 1)
+	defer e.countSetting(uid, -1)
 	v, err := e.begin(&job.Order, graceOf(job), true)
 	if err != nil {
 		e.count(func(c *Status) { c.Failed++ })
@@ -136,18 +148,39 @@ func (e *Evictions) Fence(job *act.Job) error {
 	}
 	fence, err := e.set(job, v.id)
 	if fence != nil {
-		e.update(uid, func(v *eviction) { v.fence = fence })
+		if !e.update(uid, func(v *eviction) {
+			v.fence = fence
+			// Until now the kubelet could start a container, so Run looks at the pod's cgroup.
+			v.gaveUp = v.gaveUp || v.unfencedEnd
+		}) {
+			e.liftFence(fence)
+			return errEnded
+		}
 		if err != nil {
 			e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
 		}
 		return nil
 	}
 	e.count(func(c *Status) { c.Failed++ })
-	if v.exclusive == "" {
+	unfencedEnd := false
+	e.update(uid, func(v *eviction) {
+		unfencedEnd = v.unfencedEnd
+		v.ended = v.ended || unfencedEnd
+	})
+	if v.exclusive == "" || unfencedEnd {
 		// Every millisecond counts: the kubelet starts the pod again unless it sees the report.
 		e.o.Orders.Ended(uid)
 	}
 	return err
+}
+
+// countSetting counts the calls of Fence for a pod.
+func (e *Evictions) countSetting(uid string, change int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.setting[uid] += change; e.setting[uid] == 0 {
+		delete(e.setting, uid)
+	}
 }
 
 // minGrace is the grace period for containers that only the kubelet can stop.
@@ -190,15 +223,19 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 		v = &eviction{uid: uid, pod: pod, exclusive: exclusive}
 		e.byUID[uid] = v
 	}
+	if v.id != "" && v.id != id { // the order of an earlier kill has ended
+		*v = eviction{uid: uid, pod: pod, exclusive: exclusive, fence: v.fence}
+	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed, v.revived = now, false
+		v.killed, v.revived, v.ended = now, false, false
 	}
 	known := *v
 	e.mu.Unlock()
 	e.notify()
-	// A fence that takes a second is no longer waited for (agent/act).
-	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && !rec.LastGone.IsZero() {
+	// A fence that takes a second is no longer waited for (agent/act). The record of an eviction
+	// that is resumed may have the end of containers that an earlier run killed.
+	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && rec.LastGone.After(e.started) {
 		e.ended(uid)
 	}
 	return known, nil
@@ -228,27 +265,40 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 	}
 }
 
-// Report takes the progress of an eviction. It does not block.
+// Report takes the progress of an eviction. It does not block. A job that is not Reported has
+// no order, and says nothing about that of an earlier kill.
 func (e *Evictions) Report(r execute.Report) {
-	if r.Record.DryRun {
+	if r.Record.DryRun || !r.Reported {
 		return
 	}
 	switch r.Stage {
 	case act.Signalled:
 		// The loop has resumed the eviction, if it is one of an earlier run.
 		e.update(r.UID, func(v *eviction) { v.restored = false })
-		if r.Reported && r.KubeletStops {
+		if r.KubeletStops {
 			e.beginStop(r)
 		}
 	case act.LastGone:
 		e.ended(r.UID)
 	case act.Refused:
-		e.update(r.UID, func(v *eviction) { v.void = fmt.Sprintf("the pod was not killed: %v", r.Err) })
-		e.notify()
+		e.refused(r.UID, r.Err)
 	case act.Finished:
 		e.update(r.UID, func(v *eviction) { v.gaveUp = true })
 		e.notify()
 	}
+}
+
+// refused records that a pod was not killed. If an earlier kill has fenced it, or has ended all
+// its containers, the order of that one stays.
+func (e *Evictions) refused(uid string, err error) {
+	e.update(uid, func(v *eviction) {
+		if !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0 || errors.Is(err, act.ErrEnded)) {
+			v.gaveUp = true
+		} else {
+			v.void = fmt.Sprintf("the pod was not killed: %v", err)
+		}
+	})
+	e.notify()
 }
 
 // beginStop begins the order for a pod that the kubelet is to stop.
@@ -259,80 +309,18 @@ func (e *Evictions) beginStop(r execute.Report) {
 	}
 }
 
-// ended records that no process of a pod's containers is left.
+// ended records that no process of a pod's containers is left. The order of a pod that must not
+// run twice is told so when its fence is set.
 func (e *Evictions) ended(uid string) {
-	if e.update(uid, func(v *eviction) { v.ended = true }) {
+	wait := false
+	if e.update(uid, func(v *eviction) {
+		if wait = v.exclusive != "" && v.fence == nil && e.setting[uid] > 0; wait {
+			v.unfencedEnd = true
+		} else {
+			v.ended = true
+		}
+	}) && !wait {
 		e.o.Orders.Ended(uid)
-	}
-}
-
-// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The caller
-// logs why.
-func (e *Evictions) Lift(uid, _ string) {
-	e.mu.Lock()
-	v := e.byUID[uid]
-	delete(e.byUID, uid)
-	e.mu.Unlock()
-	if v != nil {
-		e.lift(v)
-	}
-}
-
-// lift lifts the fence of an eviction, if it has one.
-func (e *Evictions) lift(v *eviction) {
-	if v.fence != nil {
-		e.liftFence(v.fence)
-	}
-}
-
-func (e *Evictions) liftFence(f *podfence.Fence) {
-	if err := f.Lift(); err != nil {
-		e.o.Log.Error("could not lift the fence of the pod; its containers can't start until it is lifted, trying again", "uid", f.UID(), "cgroup", f.Path(), "error", err)
-		e.mu.Lock()
-		e.unlifted = append(e.unlifted, f)
-		e.mu.Unlock()
-		e.notify()
-		return
-	}
-	e.count(func(c *Status) { c.Lifted++ })
-}
-
-// end withdraws the order of an eviction and lifts the fence.
-func (e *Evictions) end(v *eviction, why string) {
-	e.mu.Lock()
-	delete(e.byUID, v.uid)
-	e.mu.Unlock()
-	e.o.Orders.Refused(v.uid, why)
-	e.lift(v)
-}
-
-// stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
-const stopTimeout = 5 * time.Second
-
-// Stop ends all evictions: it waits for answers, if evictd-kube is
-// connected, withdraws the orders and lifts all fences. Fence fails from then on. Run must run
-// until Stop returns.
-func (e *Evictions) Stop() {
-	e.stopping.Store(true)
-	timeout := e.stopTimeout
-	if !e.o.Connected() {
-		timeout = 0
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	e.o.Orders.Stop(ctx)
-	e.fencing.Lock()
-	e.stopped = true
-	e.fencing.Unlock()
-	if e.table == nil {
-		return
-	}
-	lifted, err := e.table.LiftAll()
-	if err != nil {
-		e.o.Log.Error("not all fences were lifted; evictd --release-fences lifts them", "error", err)
-	}
-	if lifted > 0 {
-		e.o.Log.Info("fences lifted, because evictd stops; kubelets may start pods again that were not reported", "fences", lifted)
 	}
 }
 

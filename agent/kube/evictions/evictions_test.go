@@ -11,7 +11,6 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
 	"github.com/evictd/evictd/agent/pods"
@@ -147,17 +146,6 @@ func TestGoneInGracePeriod(t *testing.T) {
 	if n.checkNow() {
 		t.Error("something is checked after the pod has gone")
 	}
-	n.wantStage(kube.StageEnded)
-}
-
-// agent/act no longer waits for a fence that takes a second: its report comes first.
-func TestEndedBeforeFence(t *testing.T) {
-	n := newNode(t, exclusive)
-	n.evict(false)
-	n.report(act.Signalled)
-	n.report(act.LastGone)
-	n.wantStage("")
-	n.fence()
 	n.wantStage(kube.StageEnded)
 }
 
@@ -332,35 +320,6 @@ func TestLiftFails(t *testing.T) {
 	}
 }
 
-// A pod of which nothing was killed is not reported.
-func TestRefused(t *testing.T) {
-	n := newNode(t)
-	n.evict(false)
-	n.fence()
-	n.progress(act.Progress{UID: testUID, Stage: act.Refused, Err: errors.New("its cgroup contains a shim")})
-	if n.checkNow() {
-		t.Error("something is checked after the refusal")
-	}
-	n.wantStage("")
-	n.wantFenced(false)
-	if !strings.Contains(n.log.String(), "contains a shim") {
-		t.Errorf("log = %s; want the reason", n.log)
-	}
-}
-
-// The reports of a dry run say nothing about the pod that was killed before.
-func TestDryRunReports(t *testing.T) {
-	n := newNode(t, exclusive)
-	n.fence()
-	n.evict(true)
-	for _, stage := range []act.Stage{act.Signalled, act.LastGone, act.Refused, act.Finished} {
-		n.Report(execute.Report{Progress: act.Progress{UID: testUID, Stage: stage}, Record: evict.Record{DryRun: true}})
-	}
-	n.checkNow()
-	n.wantStage(kube.StageKilled)
-	n.wantFenced(true)
-}
-
 // The actuator gives up on processes that do not exit. A pod that must not run twice is then
 // reported when they do, whatever the runtime lists.
 func TestProcessesExitLate(t *testing.T) {
@@ -399,48 +358,6 @@ func TestReusedPID(t *testing.T) {
 	kill()
 	n.checkNow()
 	n.wantStage(kube.StageEnded)
-}
-
-// A clean stop waits for answers, and lifts the fences then.
-func TestStop(t *testing.T) {
-	for _, tt := range []struct {
-		name      string
-		connected bool
-		answer    kube.Answer
-		delay     time.Duration
-		timeout   time.Duration
-		reported  bool
-		min, max  time.Duration
-	}{
-		{"answered", true, kube.AnswerReported, 300 * time.Millisecond, 20 * time.Second, true, 300 * time.Millisecond, 15 * time.Second},
-		{"not answered", true, "", 0, 300 * time.Millisecond, false, 300 * time.Millisecond, 15 * time.Second},
-		{"not connected", false, "", 0, 20 * time.Second, false, 0, 15 * time.Second},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			n := newNode(t)
-			n.run()
-			n.connect(tt.answer, tt.delay)
-			n.fence()
-			n.report(act.LastGone)
-			n.connected, n.stopTimeout = tt.connected, tt.timeout
-			began := time.Now()
-			n.Stop()
-			if took := time.Since(began); took < tt.min || took > tt.max {
-				t.Errorf("Stop took %v; want %v to %v", took, tt.min, tt.max)
-			}
-			n.wantFenced(false)
-			if got := n.orders.Status().Answers[kube.AnswerReported] == 1; got != tt.reported {
-				t.Errorf("reported = %t; want %t\n%s", got, tt.reported, n.log)
-			}
-			if saved := n.orders.Saved(); len(saved) > 0 {
-				t.Errorf("saved orders = %+v; want none", saved)
-			}
-			if err := n.Fence(n.job()); !errors.Is(err, errStopped) {
-				t.Errorf("Fence after Stop = %v; want %v", err, errStopped)
-			}
-			n.wantFenced(false)
-		})
-	}
 }
 
 // Run checks fences only while there are some.

@@ -1,0 +1,95 @@
+package evictions
+
+import (
+	"context"
+	"time"
+
+	"github.com/evictd/evictd/agent/podfence"
+)
+
+// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The caller
+// logs why.
+func (e *Evictions) Lift(uid, _ string) {
+	e.mu.Lock()
+	v := e.byUID[uid]
+	delete(e.byUID, uid)
+	e.mu.Unlock()
+	if v != nil && v.fence != nil {
+		e.liftFence(v.fence)
+	}
+}
+
+// drop removes an eviction whose order has ended and lifts its fence, if it has one. v is a
+// copy: nothing is done if the pod has another order by now, or is just being fenced.
+func (e *Evictions) drop(v *eviction) {
+	if live := e.remove(v); live != nil && live.fence != nil {
+		e.liftFence(live.fence)
+	}
+}
+
+// remove removes the eviction that v is a copy of and returns it; nil if it goes on, because the
+// pod was killed again since.
+func (e *Evictions) remove(v *eviction) *eviction {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	live := e.byUID[v.uid]
+	if live == nil || live.id != v.id || live.void != v.void || e.setting[v.uid] > 0 {
+		return nil
+	}
+	delete(e.byUID, v.uid)
+	return live
+}
+
+func (e *Evictions) liftFence(f *podfence.Fence) {
+	if err := f.Lift(); err != nil {
+		e.o.Log.Error("could not lift the fence of the pod; its containers can't start until it is lifted, trying again", "uid", f.UID(), "cgroup", f.Path(), "error", err)
+		e.mu.Lock()
+		e.unlifted = append(e.unlifted, f)
+		e.mu.Unlock()
+		e.notify()
+		return
+	}
+	e.count(func(c *Status) { c.Lifted++ })
+}
+
+// end withdraws the order of an eviction and lifts the fence. v is a copy, as of drop.
+func (e *Evictions) end(v *eviction, why string) {
+	live := e.remove(v)
+	if live == nil {
+		return // Run looks at it again
+	}
+	e.o.Orders.Refused(live.uid, why)
+	if live.fence != nil {
+		e.liftFence(live.fence)
+	}
+}
+
+// stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
+const stopTimeout = 5 * time.Second
+
+// Stop ends all evictions: it waits for answers if evictd-kube is connected, withdraws the
+// orders and lifts all fences. Fence fails from then on. Run must run until Stop returns.
+func (e *Evictions) Stop() {
+	e.stopping.Store(true)
+	e.notify() // the actuator's jobs have ended: Run finds the end of the pods
+	timeout := e.stopTimeout
+	if !e.o.Connected() {
+		timeout = 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	e.o.Orders.Stop(ctx)
+	e.fencing.Lock()
+	e.stopped = true
+	e.fencing.Unlock()
+	if e.table == nil {
+		return
+	}
+	lifted, err := e.table.LiftAll()
+	if err != nil {
+		e.o.Log.Error("not all fences were lifted; evictd --release-fences lifts them", "error", err)
+	}
+	if lifted > 0 {
+		e.o.Log.Info("fences lifted, because evictd stops; kubelets may start pods again that were not reported", "fences", lifted)
+	}
+}
