@@ -22,6 +22,8 @@ const (
 
 // podState is what the Reporter keeps of each pod of the node: as much as it decides on.
 type podState struct {
+	// version is the resource version of the object; 0 if it is not a number.
+	version    uint64
 	generation int64
 	phase      corev1.PodPhase
 	// mark is the annotation annotationEvicted.
@@ -42,7 +44,7 @@ type podState struct {
 // stateOf returns the state of a pod.
 func stateOf(p *corev1.Pod) podState {
 	s := podState{
-		generation: p.Generation, phase: p.Status.Phase, mark: p.Annotations[annotationEvicted], mirror: p.Annotations[annotationMirror],
+		version: versionOf(p), generation: p.Generation, phase: p.Status.Phase, mark: p.Annotations[annotationEvicted], mirror: p.Annotations[annotationMirror],
 		restarts: p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
 		deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
 	}
@@ -53,6 +55,32 @@ func stateOf(p *corev1.Pod) podState {
 		}
 	}
 	return s
+}
+
+// versionOf returns the resource version of a pod; 0 if it is not a number. Kubernetes 1.35 and
+// later promise that it is one and that it grows (KEP-5504); with etcd it was so before.
+func versionOf(p *corev1.Pod) uint64 {
+	version, err := strconv.ParseUint(p.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return version
+}
+
+// olderThan reports whether a state of a pod is known to be older than another one of it.
+func (s *podState) olderThan(other *podState) bool {
+	return s.version != 0 && s.version < other.version
+}
+
+// reported updates the state by the answer to a write of the phase, which has the metadata of the
+// pod alone. Without a version it can't be compared with later events, and is not taken.
+func (s *podState) reported(p *corev1.Pod, mark string) {
+	version := versionOf(p)
+	if s.version == 0 || version <= s.version {
+		return
+	}
+	s.version, s.generation, s.mark, s.deleting = version, p.Generation, mark, p.DeletionTimestamp != nil
+	s.phase, s.reason, s.disrupted = corev1.PodFailed, true, true
 }
 
 // terminated reports whether no container of a pod can run any more. In a pod that has ended

@@ -169,13 +169,22 @@ func (r *Reporter) observe(p *corev1.Pod) {
 	s := stateOf(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pods[string(p.UID)] = s
+	r.keep(string(p.UID), s)
 	r.recovered(time.Now())
 	r.notify()
 }
 
+// keep keeps a state of a pod unless a newer one is known: answers and events of the watch
+// overtake each other.
+func (r *Reporter) keep(uid string, s podState) {
+	if known, ok := r.pods[uid]; !ok || !s.olderThan(&known) {
+		r.pods[uid] = s
+	}
+}
+
 // replace takes the states of all pods of the node. The pod of an order that is not among them
-// is read by itself: the list may be older than the order.
+// is read by itself: the list may be older than the order. All events that are newer than the
+// list follow.
 func (r *Reporter) replace(pods map[string]podState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

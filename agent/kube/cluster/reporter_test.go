@@ -225,6 +225,103 @@ func TestReportAfterRecovery(t *testing.T) {
 	}
 }
 
+// What the watch shows is not forgotten for an answer that is older, and an event that is older
+// than an answer is not taken for the kubelet's.
+func TestNewestStateCounts(t *testing.T) {
+	t.Parallel()
+	const mark = "2026-11-23T00:00:00.005Z/"
+	undone := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{annotationEvicted: mark + "1"}
+		p.Status.Phase = corev1.PodFailed
+	}
+	// seen waits until the Reporter has the event of another pod.
+	seen := func(o *orders) {
+		o.api.change(watch.Added, apiPod("probe"))
+		o.until("event", func() bool {
+			o.Reporter.mu.Lock()
+			defer o.Reporter.mu.Unlock()
+			_, ok := o.pods["probe"]
+			return ok
+		})
+	}
+	patched := func(w http.ResponseWriter, version string) {
+		answer(w, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]string{"uid": "0", "resourceVersion": version}})
+	}
+	for name, tt := range map[string]struct {
+		respond func(o *orders, number int, w http.ResponseWriter)
+		after   func(o *orders) // when there is an answer
+		want    []string
+	}{
+		"event before the answer to a read": {func(o *orders, number int, w http.ResponseWriter) {
+			switch number {
+			case 1:
+				status(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+			case 2:
+				o.api.change(watch.Modified, apiPod("0", undone)) // another evictd-kube's write
+				seen(o)
+				answer(w, apiPod("0", func(p *corev1.Pod) { p.ResourceVersion = "2" }))
+			default:
+				patched(w, "100")
+			}
+		}, nil, []string{mark + "1", "GET", mark + "2"}},
+		"event before the answer to a write": {func(o *orders, number int, w http.ResponseWriter) {
+			if number == 1 {
+				o.api.change(watch.Modified, apiPod("0", undone))
+				seen(o)
+				patched(w, "3")
+				return
+			}
+			patched(w, "100")
+		}, nil, []string{mark + "1", mark + "2"}},
+		"event after the answer to a write": {func(o *orders, number int, w http.ResponseWriter) {
+			if number == 1 { // is carried out, then undone
+				http.Error(w, "no", http.StatusServiceUnavailable)
+				return
+			}
+			patched(w, "100")
+		}, func(o *orders) {
+			o.api.change(watch.Modified, apiPod("0", undone)) // between the two writes
+			seen(o)
+		}, []string{mark + "1", mark + "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var got []string
+			o := startOrders(t, 1, func(o *orders, number int, w http.ResponseWriter, r *http.Request) {
+				what := r.Method
+				var p statusPatch
+				if json.NewDecoder(r.Body).Decode(&p) == nil {
+					what = p.Metadata.Annotations[annotationEvicted]
+				}
+				if r.Method != http.MethodPost { // an event
+					mu.Lock()
+					got = append(got, what)
+					number = len(got)
+					mu.Unlock()
+				}
+				tt.respond(o, number, w)
+			})
+			o.order(0, kube.StageEnded)
+			o.until("requests", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(got) >= len(tt.want)
+			})
+			o.until("answer", func() bool { return o.has("order-0", kube.AnswerReported) || o.has("order-0", kube.AnswerAsserted) })
+			if tt.after != nil {
+				tt.after(o)
+			}
+			time.Sleep(100 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("requests %q; want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // An order that is withdrawn, or not given again in the next session, is not carried out.
 func TestWithdraw(t *testing.T) {
 	t.Parallel()

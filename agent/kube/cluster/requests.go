@@ -16,12 +16,11 @@ import (
 // answer.
 const writeTimeout = 5 * time.Second
 
-// metadataOnly asks for the metadata of the pod in the answer, which is not read. The pod can
-// have 1.5 MB.
+// metadataOnly asks for the metadata of the pod in the answer. The pod can have 1.5 MB.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// request carries out an action for an order. It returns the pod if it was read. It makes one
-// attempt: client-go's own retries would keep one of the few requests in flight.
+// request carries out an action for an order. It returns the pod if it was read, and its
+// metadata if it was patched. It makes one attempt: client-go's own retries would keep one of the few requests in flight.
 func (c *client) request(ctx context.Context, o *kube.Order, a action, generation int64) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -43,7 +42,15 @@ func (c *client) request(ctx context.Context, o *kube.Order, a action, generatio
 	if err != nil {
 		return nil, err
 	}
-	return nil, pod(c.rest.Patch(types.StrategicMergePatchType)).SubResource("status").SetHeader("Accept", metadataOnly).Body(body).Do(ctx).Error()
+	result := pod(c.rest.Patch(types.StrategicMergePatchType)).SubResource("status").SetHeader("Accept", metadataOnly).Body(body).Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	p := &corev1.Pod{}
+	if body, err := result.Raw(); err != nil || json.Unmarshal(body, p) != nil {
+		return nil, nil // the write has succeeded
+	}
+	return p, nil
 }
 
 // create posts an object that is not of this package's scheme, and returns the answer.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/evictd/evictd/agent/kube"
@@ -163,18 +164,34 @@ func (r *Reporter) start(t *task, a action) started {
 			return // withdrawn, or stopping
 		}
 		now := time.Now()
-		if err == nil && p != nil {
-			s := stateOf(p)
-			switch {
-			case s.mirror != "" && (s.mirror == order.UID || string(p.UID) == order.UID):
-			case string(p.UID) != order.UID:
-				r.left(t, now)
-				return
-			}
-			r.pods[order.UID] = s
+		if err == nil && p != nil && !r.learn(t, a, p) {
+			r.left(t, now)
+			return
 		}
 		r.finish(t, a, c, err, now)
 	}
+}
+
+// learn takes the state of an order's pod from the answer to a request. It returns false if the
+// name of the pod is that of another one now.
+func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
+	uid := t.order.UID
+	switch a.kind {
+	case setPhase:
+		if s, ok := r.pods[uid]; ok {
+			s.reported(p, markOf(&t.order, a.write))
+			r.pods[uid] = s
+		}
+	case readPod:
+		s := stateOf(p)
+		if static := s.mirror != "" && s.mirror == uid; !static && string(p.UID) != uid {
+			return false
+		}
+		if !t.ended { // else it has left the API since
+			r.keep(uid, s)
+		}
+	}
+	return true
 }
 
 // finish records the outcome of a request for an order.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"testing"
 	"time"
@@ -67,6 +68,52 @@ func TestNext(t *testing.T) {
 	}
 	if got := (&task{order: order(kube.StageEnded)}).next(&podState{mirror: "hash"}); got.answer != kube.AnswerForbidden || !got.ended {
 		t.Errorf("mirror pod: next() = %+v; want that it is forbidden", got)
+	}
+}
+
+func TestKeepsNewestState(t *testing.T) {
+	pod := func(version, mark string) *corev1.Pod {
+		return apiPod("0", func(p *corev1.Pod) {
+			p.ResourceVersion, p.Annotations = version, map[string]string{annotationEvicted: mark}
+		})
+	}
+	for _, tt := range []struct{ name, known, comes, want string }{
+		{"first", "", "5", "comes"},
+		{"newer", "5", "10", "comes"},
+		{"older", "10", "9", "known"},
+		{"same", "5", "5", "comes"}, // an event has more than the answer to a write
+		{"known is no number", "x5", "4", "comes"},
+		{"no number", "5", "x4", "comes"},
+		{"negative", "5", "-4", "comes"},
+		{"largest", "18446744073709551615", "18446744073709551614", "known"},
+		{"too large", "5", "18446744073709551616", "comes"},
+		{"empty", "5", "", "comes"},
+	} {
+		r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+		if tt.known != "" {
+			r.observe(pod(tt.known, "known"))
+		}
+		if r.observe(pod(tt.comes, "comes")); r.pods["0"].mark != tt.want {
+			t.Errorf("%s: event of version %q after %q: kept %q; want %q", tt.name, tt.comes, tt.known, r.pods["0"].mark, tt.want)
+		}
+	}
+}
+
+func TestReported(t *testing.T) {
+	for _, tt := range []struct {
+		version uint64
+		answer  string
+		want    bool
+	}{{5, "6", true}, {5, "5", false}, {6, "5", false}, {0, "5", false}, {5, "x", false}, {5, "", false}} {
+		s := podState{version: tt.version, phase: corev1.PodRunning, terminated: true, restarts: true}
+		s.reported(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: tt.answer, Generation: 3, DeletionTimestamp: new(metav1.NewTime(decided))}}, "mark")
+		want := podState{version: tt.version, phase: corev1.PodRunning, terminated: true, restarts: true}
+		if tt.want {
+			want = podState{version: 6, generation: 3, phase: corev1.PodFailed, mark: "mark", restarts: true, deleting: true, reason: true, disrupted: true, terminated: true}
+		}
+		if diff := cmp.Diff(want, s, cmp.AllowUnexported(podState{})); diff != "" {
+			t.Errorf("version %d, answer %q: (-want +got):\n%s", tt.version, tt.answer, diff)
+		}
 	}
 }
 
