@@ -74,7 +74,7 @@ func newReportRig(t *testing.T) *rig {
 }
 
 // report starts a Reporter that watches the node n1.
-func (r *rig) report() *reporting {
+func (r *rig) report(change ...func(*kubecluster.Options)) *reporting {
 	r.t.Helper()
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	n := &reporting{rig: r}
@@ -83,6 +83,9 @@ func (r *rig) report() *reporting {
 	options := kubecluster.Options{
 		Kubeconfig: r.kubeconfig(r.write("token", r.token(time.Hour))), Node: "n1", Software: "test",
 		Feed: kube.NewFeed("n1", "test", log), Reporter: n.Reporter, Log: log,
+	}
+	for _, c := range change {
+		c(&options)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup

@@ -38,14 +38,17 @@
 // back a change of the status alone, within 10 s; with a changed annotation it ends the pod. It
 // may still blank the reason or write Running once. The watch shows that: if the pod has the
 // annotation of the last write, and another phase or no reason, and a container that has not
-// terminated, the patch is written again with the next number, five times at most. What the
-// kubelet writes after the containers have terminated stays; it would take back each later patch.
+// terminated, the patch is written again with the next number, five times at most. That does not
+// wait for the answer to the last write: a controller may delete the pod some milliseconds
+// later. What the kubelet writes after the containers have terminated stays; it would take back
+// each later patch.
 //
 // The Reporter has no state of its own that must survive. A restarted one finds in the pod what
 // was done: the annotation with the order's time, the condition, the time of deletion. Each
 // write is the same patch when it is repeated, so a write without an answer is written again.
 // The state of each pod of the node, about 200 bytes, is kept from the watch, so that a report
-// needs no read before it. A pod that the watch has not shown is read.
+// needs no read before it. A pod that the watch has not shown is read. Answers and events
+// overtake each other; the state with the highest resource version is kept.
 //
 // Each write has the pod's UID as its precondition. Mirror pods, pods that are being deleted and
 // pods that have succeeded are never written.

@@ -69,7 +69,7 @@ func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candida
 		p = &s
 	}
 	a := t.next(p)
-	if t.busy(a.kind) {
+	if t.busy(a) {
 		return c, false
 	}
 	due := t.notBefore
@@ -151,6 +151,7 @@ func (r *Reporter) enqueue(e eventObject) {
 // start returns the request for an order.
 func (r *Reporter) start(t *task, a action) started {
 	t.inFlight[a.kind]++
+	t.sent = max(t.sent, a.write)
 	r.inFlight++
 	order, generation := t.order, r.pods[t.order.UID].generation
 	return func(ctx context.Context, c *connection) {

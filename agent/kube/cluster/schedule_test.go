@@ -96,6 +96,69 @@ func TestPhaseDoesNotWaitForCondition(t *testing.T) {
 	}
 }
 
+// A report that was undone is written again before the answer to the write that the watch has
+// shown. A repeated write is waited for: the watch may have shown its first attempt.
+func TestAssertionDoesNotWaitForAnswer(t *testing.T) {
+	t.Parallel()
+	for name, repeated := range map[string]bool{"first attempt": false, "repeated": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			held := 1
+			if repeated {
+				held = 2
+			}
+			writes := make(chan int, 10)
+			o := startOrders(t, 1, func(_ *orders, number int, w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodPatch {
+					done(w)
+					return
+				}
+				writes <- number
+				switch {
+				case number < held:
+					http.Error(w, "no", http.StatusServiceUnavailable)
+					return
+				case number == held:
+					select {
+					case <-release:
+					case <-r.Context().Done():
+					}
+				}
+				done(w)
+			})
+			id := o.order(0, kube.StageEnded)
+			for range held {
+				<-writes
+			}
+			o.observe(apiPod("0", func(p *corev1.Pod) {
+				p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/1"}
+			}))
+			if repeated {
+				select {
+				case <-writes:
+					t.Error("written again before the answer to a repeated write")
+				case <-time.After(100 * time.Millisecond):
+				}
+				close(release)
+			}
+			o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
+			if !repeated {
+				close(release)
+			}
+			o.until("the answer that counts, to the second write", func() bool {
+				o.Reporter.mu.Lock()
+				defer o.Reporter.mu.Unlock()
+				got := o.tasks[id]
+				return got.written == 2 && got.answer == kube.AnswerReported
+			})
+			if n := o.count(id, kube.AnswerAsserted); n != 1 {
+				t.Errorf("asserted %d times; want once", n)
+			}
+		})
+	}
+}
+
 // Events that can't be created are bounded and delay no report.
 func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,8 @@ type task struct {
 	order kube.Order
 	// number is the place of the order among all, by which the oldest has precedence.
 	number uint64
+	// sent is the number of the newest write of the phase that was sent.
+	sent int
 	// inFlight has the requests for the order that are in flight, by their kind.
 	inFlight [deletePod + 1]int
 	// written is the number of the last write of the phase that the API server has confirmed.
@@ -78,11 +80,17 @@ type action struct {
 }
 
 // busy reports whether a request must wait for another one of the same order. The phase does
-// not wait for the condition, which is a part of the same patch.
-func (t *task) busy(a kind) bool {
+// not wait for the condition, which is a part of the same patch, nor for the answer to a write
+// that the watch has shown already. A repeated write is waited for, because the watch may have
+// shown the first attempt, and the API server may carry out the second one after a later write.
+func (t *task) busy(a action) bool {
 	for k, n := range t.inFlight {
-		if n > 0 && (kind(k) != setCondition || a != setPhase) {
-			return true
+		if n == 0 || a.kind == setPhase && kind(k) == setCondition {
+		if shown := a.write > t.sent && t.delay == 0; a.kind == setPhase && kind(k) == setPhase && shown {
+			continue
+		}
+		return true
+			continue
 		}
 	}
 	return false
@@ -91,7 +99,13 @@ func (t *task) busy(a kind) bool {
 // superseded reports whether the outcome of a request no longer counts, because the phase was
 // written meanwhile, or is being written.
 func (t *task) superseded(a action) bool {
-	return a.kind == setCondition && (t.written > 0 || t.inFlight[setPhase] > 0)
+	switch a.kind {
+	case setCondition:
+		return t.written > 0 || t.inFlight[setPhase] > 0
+	case setPhase:
+		return a.write < t.sent
+	}
+	return false
 }
 
 // next returns what is done next for an order. p is the pod; nil if its state is not known.
