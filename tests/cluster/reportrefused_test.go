@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/kube"
+	kubecluster "github.com/evictd/evictd/agent/kube/cluster"
 )
 
 // annotated sets the annotations of a pod that is created.
@@ -137,7 +138,7 @@ func TestReportDenied(t *testing.T) {
 }
 
 // TestReportRights: rights that are missing are named, and a right that was taken away is
-// missed after half a minute and not at once.
+// missed after ForbiddenDelay and not at once.
 func TestReportRights(t *testing.T) {
 	t.Parallel()
 	r := newReportRig(t)
@@ -155,7 +156,13 @@ func TestReportRights(t *testing.T) {
 		return n.cannot[len(n.cannot)-1]
 	}
 	grant(strings.ReplaceAll(fmt.Sprintf(reportRights, ""), `["pods/status"]`, `["pods/ephemeralcontainers"]`))
-	n := r.report()
+	const delay = 3 * time.Second
+	n := r.report(func(o *kubecluster.Options) {
+		if o.Reporter.ForbiddenDelay != 30*time.Second {
+			t.Errorf("ForbiddenDelay = %v; want 30 s", o.Reporter.ForbiddenDelay)
+		}
+		o.Reporter.ForbiddenDelay = delay
+	})
 	const want = "may not patch pods/status, delete pods: bind the ClusterRole of deploy/kubernetes"
 	n.until("missing rights", func() bool { return strings.Contains(last(n), want) })
 	grant(all)
@@ -167,8 +174,8 @@ func TestReportRights(t *testing.T) {
 	n.Order(o)
 	n.want(o.ID, kube.AnswerDelayed)
 	got := n.want(o.ID, kube.AnswerForbidden)
-	if took := time.Since(began); took < 30*time.Second || !strings.Contains(got.Why, `cannot patch resource "pods/status"`) {
-		t.Errorf("forbidden after %v: %q; want it after 30 s, with the right", took, got.Why)
+	if took := time.Since(began); took < delay || !strings.Contains(got.Why, `cannot patch resource "pods/status"`) {
+		t.Errorf("forbidden after %v: %q; want it after %v, with the right", took, got.Why, delay)
 	}
 	n.until("missing right", func() bool { return strings.Contains(last(n), "may not patch pods/status: ") })
 }

@@ -16,9 +16,10 @@ const (
 	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
 	// them that create events.
 	maxInFlight, maxEventsInFlight = 10, 2
-	// checkInterval is the time between two checks of the rights, and missingInterval the first
-	// one while a right is missing.
-	checkInterval, missingInterval = 5 * time.Minute, 30 * time.Second
+	// checkInterval is the time between two checks of the rights.
+	checkInterval = 5 * time.Minute
+	// forbiddenDelay is the default of Reporter.ForbiddenDelay.
+	forbiddenDelay = 30 * time.Second
 	// recoveryDelay bounds the time until requests are repeated that had no answer, after the
 	// API server has answered another one.
 	recoveryDelay = 200 * time.Millisecond
@@ -35,6 +36,11 @@ type answers interface {
 // Reporter carries out evictd's orders to report evictions to the API server. It implements
 // [kube.OrderHandler].
 type Reporter struct {
+	// ForbiddenDelay is how long the API server must answer 403, or a right be missing that was
+	// there, until that counts, and the first time between two checks while a right is missing.
+	// NewReporter sets it to 30 s. It may be changed before Run.
+	ForbiddenDelay time.Duration
+
 	node    string
 	answers answers
 	log     *slog.Logger
@@ -71,7 +77,7 @@ type connection struct {
 
 // NewReporter returns a Reporter for the pods of a node. Its answers go to a [kube.Feed].
 func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
-	return &Reporter{node: node, answers: answers, log: log, wake: make(chan struct{}, 1), pods: map[string]podState{}, tasks: map[string]*task{}}
+	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), pods: map[string]podState{}, tasks: map[string]*task{}}
 }
 
 // Reset implements kube.OrderHandler. What was done for an order is found in its pod again.
@@ -159,7 +165,7 @@ func (r *Reporter) connected(c *client, reload func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.connection, r.checkAfter = &connection{c, reload}, now.Add(missingInterval) // Watch checks at once
+	r.connection, r.checkAfter = &connection{c, reload}, now.Add(r.ForbiddenDelay) // Watch checks at once
 	r.recovered(now)
 	r.notify()
 }

@@ -207,7 +207,7 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		case t.forbidden.IsZero():
 			t.forbidden = now
 			fallthrough
-		case now.Sub(t.forbidden) < forbiddenDelay:
+		case now.Sub(t.forbidden) < r.ForbiddenDelay:
 			r.postpone(t, c, err, now)
 			return
 		}
@@ -289,14 +289,14 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	r.inFlight--
 	r.checking = false
 	if err != nil {
-		r.checkAfter = time.Now().Add(missingInterval)
+		r.checkAfter = time.Now().Add(r.ForbiddenDelay)
 	}
 	r.notify()
 }
 
 // checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
 // evictd keeps what it was told last. A right that was there is missing only if it still is
-// after forbiddenDelay.
+// after ForbiddenDelay.
 func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	missing, err := c.cannotReport(ctx)
 	if err != nil {
@@ -313,10 +313,10 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 		r.missingSince = now
 		fallthrough
 	default: // doubles the time without it
-		interval = min(max(missingInterval, now.Sub(r.missingSince)), checkInterval)
+		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
 	}
 	r.checkAfter = now.Add(interval + rand.N(interval/10))
-	if missing != "" && r.mayReport && now.Sub(r.missingSince) < forbiddenDelay {
+	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
 		return nil
 	}
 	if missing != "" && missing != r.missing {

@@ -19,8 +19,6 @@ const (
 	// repeatDelay is when AnswerReported follows AnswerAsserted, which would replace it before
 	// it is sent.
 	repeatDelay = time.Second
-	// forbiddenDelay is how long the API server must answer 403 until that counts.
-	forbiddenDelay = 30 * time.Second
 )
 
 // task is an order that is carried out.
@@ -28,10 +26,10 @@ type task struct {
 	order kube.Order
 	// number is the place of the order among all, by which the oldest has precedence.
 	number uint64
-	// sent is the number of the newest write of the phase that was sent.
-	sent int
 	// inFlight has the requests for the order that are in flight, by their kind.
 	inFlight [deletePod + 1]int
+	// sent is the number of the newest write of the phase that was sent.
+	sent int
 	// written is the number of the last write of the phase that the API server has confirmed.
 	written int
 	// disrupted is set when the condition DisruptionTarget was written.
@@ -86,12 +84,12 @@ type action struct {
 func (t *task) busy(a action) bool {
 	for k, n := range t.inFlight {
 		if n == 0 || a.kind == setPhase && kind(k) == setCondition {
+			continue
+		}
 		if shown := a.write > t.sent && t.delay == 0; a.kind == setPhase && kind(k) == setPhase && shown {
 			continue
 		}
 		return true
-			continue
-		}
 	}
 	return false
 }
