@@ -84,7 +84,9 @@ func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
 func (r *Reporter) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.tasks)
+	for id := range r.tasks {
+		r.withdraw(id)
+	}
 }
 
 // Order implements kube.OrderHandler.
@@ -95,6 +97,7 @@ func (r *Reporter) Order(o *kube.Order) {
 	if t == nil {
 		r.number++
 		t = &task{number: r.number, announced: map[string]bool{}}
+		t.ctx, t.cancel = context.WithCancel(context.Background())
 		r.tasks[o.ID] = t
 	} else if t.answer != "" {
 		r.answers.Report(&kube.Report{ID: o.ID, Answer: t.answer, Why: t.why})
@@ -107,7 +110,17 @@ func (r *Reporter) Order(o *kube.Order) {
 func (r *Reporter) Withdraw(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.tasks, id)
+	r.withdraw(id)
+}
+
+// withdraw ends an order and its requests in flight. The API server does not commit a write
+// whose request is cancelled before etcd has it. One that is paused reads the cancellation after
+// the request.
+func (r *Reporter) withdraw(id string) {
+	if t := r.tasks[id]; t != nil {
+		t.cancel()
+		delete(r.tasks, id)
+	}
 }
 
 // Drain waits until evictd has withdrawn all orders, or ctx ends. evictd and evictd-kube are

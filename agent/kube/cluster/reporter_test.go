@@ -326,6 +326,7 @@ func TestNewestStateCounts(t *testing.T) {
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	o := startOrders(t, 3, func(o *orders, _ int, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1") // none is in flight when they are withdrawn
 		http.Error(w, "no", http.StatusServiceUnavailable)
 	})
 	for i := range 3 {
@@ -349,12 +350,56 @@ func TestWithdraw(t *testing.T) {
 	o.until("further attempts", func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return len(o.requests) > before+3
+		return len(o.requests) > before+1
 	})
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if later := o.requests[before+1:]; count(later, "PATCH web-2") != len(later) {
+	if later := o.requests[before:]; count(later, "PATCH web-2") != len(later) {
 		t.Errorf("requests %q; want none for the orders that were withdrawn", later)
+	}
+}
+
+// A request in flight ends when its order is withdrawn, and one that was about to start is not
+// sent: evictd lifts the fence of the pod then, and the kubelet may start its containers again.
+func TestWithdrawEndsRequests(t *testing.T) {
+	t.Parallel()
+	for name, withdraw := range map[string]func(*orders, string){
+		"Withdraw": func(o *orders, id string) { o.Withdraw(id) },
+		"Reset":    func(o *orders, _ string) { o.Reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, ended := make(chan bool), make(chan bool, 1)
+			o := startOrders(t, 2, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+				arrived <- true
+				select {
+				case <-r.Context().Done():
+					ended <- true
+				case <-time.After(2 * time.Second):
+					ended <- false
+				}
+				done(w)
+			})
+			id := o.order(0, kube.StageEnded)
+			<-arrived
+			o.Reporter.mu.Lock()
+			next := &task{order: kube.Order{ID: "next", UID: "1", Namespace: "default", Name: "web-1", Decided: decided}}
+			next.ctx, next.cancel = context.WithCancel(context.Background())
+			o.tasks["next"] = next
+			send, c := o.start(next, action{kind: setPhase, write: 1}), o.connection
+			o.Reporter.mu.Unlock()
+			withdraw(o, id)
+			if !<-ended {
+				t.Error("the request for the order that was withdrawn goes on")
+			}
+			o.Withdraw("next")
+			send(context.Background(), c)
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if len(o.requests) != 1 {
+				t.Errorf("requests %q; want none for an order that was withdrawn before", o.requests)
+			}
+		})
 	}
 }
 

@@ -155,7 +155,10 @@ func (r *Reporter) start(t *task, a action) started {
 	r.inFlight++
 	order, generation := t.order, r.pods[t.order.UID].generation
 	return func(ctx context.Context, c *connection) {
-		p, err := c.request(ctx, &order, a, generation)
+		requestCtx, cancel := context.WithCancel(t.ctx)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		p, err := c.request(requestCtx, &order, a, generation)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		t.inFlight[a.kind]--

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 // task is an order that is carried out.
 type task struct {
 	order kube.Order
+	// ctx is that of the requests for the order, and cancel ends it when the order is withdrawn.
+	ctx    context.Context
+	cancel context.CancelFunc
 	// number is the place of the order among all, by which the oldest has precedence.
 	number uint64
 	// inFlight has the requests for the order that are in flight, by their kind.
