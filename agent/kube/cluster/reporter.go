@@ -61,6 +61,8 @@ type Reporter struct {
 	unreachable    bool      // whether the last request had no answer
 	checking       bool      // whether the rights are being checked
 	checkAfter     time.Time // when they are checked next
+	// forbiddenCheckAfter is when a 403 may next cause a check.
+	forbiddenCheckAfter time.Time
 	// mayReport is set if evictd was told that evictions can be reported, missing is why they
 	// can't, as it was logged, and missingSince is since when.
 	mayReport    bool
@@ -189,7 +191,6 @@ func (r *Reporter) observe(p *corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keep(string(p.UID), s)
-	r.recovered(time.Now())
 	r.notify()
 }
 
@@ -208,7 +209,6 @@ func (r *Reporter) replace(pods map[string]podState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pods = pods
-	r.recovered(time.Now())
 	r.notify()
 }
 
@@ -223,7 +223,6 @@ func (r *Reporter) gone(uid string) {
 			r.left(t, now)
 		}
 	}
-	r.recovered(now)
 	r.notify()
 }
 
@@ -240,8 +239,16 @@ func (r *Reporter) left(t *task, now time.Time) {
 	r.apply(t, a, now)
 }
 
-// recovered lets the requests that had no answer be repeated soon, because the API server
-// answers again.
+// listening records that the API server has accepted a list or a watch.
+func (r *Reporter) listening() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recovered(time.Now())
+}
+
+// recovered lets the requests that had no answer be repeated soon, because the API server has
+// carried out another request. Events of the watch do not show that: an overloaded API server
+// sends them and answers no writes.
 func (r *Reporter) recovered(now time.Time) {
 	if !r.unreachable {
 		return

@@ -180,9 +180,7 @@ func TestReportIsRepeated(t *testing.T) {
 	if d := second.Sub(first); d < time.Second {
 		t.Errorf("repeated after %v; want at least the second that the API server asked for", d)
 	}
-	o.observe(apiPod("0", func(p *corev1.Pod) {
-		p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/1"}
-	}))
+	o.observe(apiPod("0", written("1")))
 	o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
 	asserted := time.Now()
 	o.until("the answer that counts", func() bool { return o.count(id, kube.AnswerReported) == 2 })
@@ -198,8 +196,7 @@ func TestReportIsRepeated(t *testing.T) {
 func TestReportAfterRecovery(t *testing.T) {
 	t.Parallel()
 	for name, recover := range map[string]func(*orders){
-		"watch event":    func(o *orders) { o.api.change(watch.Modified, apiPod("1")) },
-		"deletion":       func(o *orders) { o.api.change(watch.Deleted, apiPod("1")) },
+		"watch":          func(o *orders) { o.api.set(func() {}) },
 		"another report": func(o *orders) { o.order(1, kube.StageEnded) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,13 +222,89 @@ func TestReportAfterRecovery(t *testing.T) {
 	}
 }
 
+// An API server that sends events and answers no writes does not get these more often.
+func TestEventsKeepBackoff(t *testing.T) {
+	t.Parallel()
+	const pods = 20
+	o := startOrders(t, pods, func(*orders, int, http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler)
+	})
+	for i := range pods {
+		o.order(i, kube.StageEnded)
+	}
+	for range 60 {
+		o.api.change(watch.Modified, apiPod("0"))
+		o.api.change(watch.Deleted, apiPod("other"))
+		time.Sleep(50 * time.Millisecond)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.requests); n > 8*pods {
+		t.Errorf("%d requests for %d orders in 3s; want at most 8 each", n, pods)
+	}
+}
+
+// A write that always conflicts with others is repeated with a back-off, and evictd is told.
+func TestConflictsBackOff(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			answer(w, apiPod("0"))
+			return
+		}
+		status(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+	})
+	id := o.order(0, kube.StageEnded)
+	o.until("delay", func() bool { return o.has(id, kube.AnswerDelayed) })
+	time.Sleep(2 * time.Second)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.requests); n > 15 {
+		t.Errorf("%d requests in 2s: %q; want at most 15", n, o.requests)
+	}
+}
+
+// The answer that an eviction was reported stands if it can't be reported again.
+func TestRefusedAssertion(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 1, func(_ *orders, number int, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch && number > 1 {
+			status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `admission webhook "w" denied the request: no`)
+			return
+		}
+		done(w)
+	})
+	id := o.order(0, kube.StageEnded)
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+	o.observe(apiPod("0", written("1")))
+	o.until("end", func() bool {
+		o.Reporter.mu.Lock()
+		defer o.Reporter.mu.Unlock()
+		return o.tasks[id].ended
+	})
+	if o.has(id, kube.AnswerForbidden) || strings.Contains(o.log.String(), "does not evict it any more") {
+		t.Errorf("answered that it is forbidden after it was reported; log:\n%s", o.log.String())
+	}
+	if !strings.Contains(o.log.String(), "reported again") {
+		t.Errorf("log:\n%s\nwant that it can't be reported again", o.log.String())
+	}
+}
+
+// written returns a change of a pod that has a write of the report, without its phase.
+func written(number string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/" + number}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonDisrupted}}
+	}
+}
+
 // What the watch shows is not forgotten for an answer that is older, and an event that is older
 // than an answer is not taken for the kubelet's.
 func TestNewestStateCounts(t *testing.T) {
 	t.Parallel()
 	const mark = "2026-11-23T00:00:00.005Z/"
 	undone := func(p *corev1.Pod) {
-		p.Annotations = map[string]string{annotationEvicted: mark + "1"}
+		written("1")(p)
 		p.Status.Phase = corev1.PodFailed
 	}
 	// seen waits until the Reporter has the event of another pod.

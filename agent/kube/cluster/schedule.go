@@ -203,8 +203,8 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	result := outcomeOf(err)
 	t.unreachable = false
 	if result == forbidden {
-		if r.missingSince.IsZero() {
-			r.checkAfter = now
+		if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
+			r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
 		}
 		switch {
 		case t.forbidden.IsZero():
@@ -223,7 +223,10 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	}
 	switch result {
 	case succeeded:
-		t.delay, t.notBefore = 0, time.Time{}
+		if a.kind != readPod { // which says nothing about writes
+			t.delay, t.notBefore, t.conflicts = 0, time.Time{}, 0
+			r.recovered(now)
+		}
 	case podGone:
 		r.left(t, now)
 		return
@@ -231,14 +234,25 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		r.postpone(t, c, err, now)
 		return
 	case conflict:
-		t.wait(now, 0)
+		t.look = true
+		if t.conflicts++; t.conflicts > 1 {
+			r.postpone(t, c, err, now)
+		} else {
+			t.wait(now, 0)
+		}
+		return
+	case refused:
+		if t.written > 0 {
+			r.log.Warn("kubelet has undone the report of an eviction, and it can't be reported again", "pod", t.order.Namespace+"/"+t.order.Name, "error", oneLine(err.Error()))
+			r.apply(t, action{answer: kube.AnswerReported, ended: true}, now)
+			return
+		}
 	}
 	answer := t.done(a, result)
 	if result == refused {
 		answer.why = oneLine(err.Error())
 	}
 	r.apply(t, answer, now)
-	r.recovered(now)
 }
 
 // postpone repeats a request later, and reports that once until one succeeds.

@@ -54,6 +54,8 @@ type task struct {
 	notBefore   time.Time
 	delay       time.Duration
 	unreachable bool
+	// conflicts are those since the last write that has succeeded.
+	conflicts int
 	// forbidden is when the API server first refused the present request; zero if it did not.
 	forbidden time.Time
 	// repeat is when the answer is sent again; zero for never.
@@ -120,14 +122,17 @@ func (t *task) next(p *podState) action {
 	case p.mirror != "":
 		return action{answer: kube.AnswerForbidden, ended: true, why: "the pod is static: the kubelet does not read the status of its object, and would run it again"}
 	}
-	t.written = max(t.written, p.writes(t.order.Decided))
+	mayRun := t.order.Exclusive != "" && (t.order.Stage == kube.StageKilled || t.order.Stage == kube.StageWaiting)
+	if p.disrupted && !mayRun { // who may update the pod can write the annotation, not its status
+		t.written = max(t.written, p.writes(t.order.Decided))
+	}
 	switch {
 	case t.deletion != "":
 		return action{answer: t.deletion}
 	case p.deleting:
 		return t.terminating(p)
-	case t.large: // with grace period 1 the object remains until the kubelet has ended the pod
-		return action{kind: deletePod, grace: 1}
+	case t.large:
+		return action{kind: deletePod, grace: t.grace()}
 	}
 	switch t.order.Stage {
 	case kube.StageEnded:
@@ -138,7 +143,7 @@ func (t *task) next(p *podState) action {
 		}
 		return t.stop(p)
 	}
-	if t.written > 0 { // at StageStopping
+	if t.written > 0 && !mayRun { // at StageStopping
 		return t.report(p)
 	}
 	return t.mark(p)
@@ -173,7 +178,16 @@ func (t *task) stop(p *podState) action {
 	if !t.disrupted && !p.disrupted {
 		return action{kind: setCondition}
 	}
-	return action{kind: deletePod, grace: max(1, t.order.GraceSeconds)}
+	return action{kind: deletePod, grace: t.grace()}
+}
+
+// grace returns the grace period of a deletion. With at least 1 the object remains until the
+// kubelet has ended the pod. That of a killed pod has passed.
+func (t *task) grace() int64 {
+	if t.order.Stage == kube.StageStopping {
+		return max(1, t.order.GraceSeconds)
+	}
+	return 1
 }
 
 // mark sets the condition of a killed pod if the kubelet reports it under its own verdict.
@@ -194,8 +208,6 @@ func (t *task) done(a action, result outcome) action {
 		return t.achieved(a)
 	case podGone:
 		return action{answer: kube.AnswerGone, ended: true}
-	case conflict:
-		t.look = true
 	case tooLarge:
 		t.large = true
 	case refused:
