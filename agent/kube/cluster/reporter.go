@@ -112,7 +112,14 @@ func (r *Reporter) Order(o *kube.Order) {
 func (r *Reporter) Withdraw(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	t := r.tasks[id]
+	if t == nil {
+		return
+	}
 	r.withdraw(id)
+	if s, ok := r.pods[t.order.UID]; ok {
+		r.keep(t.order.UID, s) // unless the pod has completed
+	}
 }
 
 // withdraw ends an order and its requests in flight. The API server does not commit a write
@@ -195,11 +202,27 @@ func (r *Reporter) observe(p *corev1.Pod) {
 }
 
 // keep keeps a state of a pod unless a newer one is known: answers and events of the watch
-// overtake each other.
+// overtake each other. Without an order about it, the state of a completed pod is not kept, nor
+// one for which there is no room: the pod is read if an order comes.
 func (r *Reporter) keep(uid string, s podState) {
-	if known, ok := r.pods[uid]; !ok || !s.olderThan(&known) {
+	known, ok := r.pods[uid]
+	switch {
+	case ok && s.olderThan(&known):
+	case s.completed() && !r.ordered(uid):
+		delete(r.pods, uid)
+	case ok, len(r.pods) < maxStates, r.ordered(uid):
 		r.pods[uid] = s
 	}
+}
+
+// ordered reports whether there is an order about a pod.
+func (r *Reporter) ordered(uid string) bool {
+	for _, t := range r.tasks {
+		if t.order.UID == uid {
+			return true
+		}
+	}
+	return false
 }
 
 // replace takes the states of all pods of the node. The pod of an order that is not among them
@@ -208,7 +231,10 @@ func (r *Reporter) keep(uid string, s podState) {
 func (r *Reporter) replace(pods map[string]podState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pods = pods
+	r.pods = make(map[string]podState, min(len(pods), maxStates))
+	for uid, s := range pods {
+		r.keep(uid, s)
+	}
 	r.notify()
 }
 
