@@ -25,6 +25,9 @@ const (
 	recoveryDelay = 200 * time.Millisecond
 	// drainInterval is the time between two looks whether all orders are withdrawn.
 	drainInterval = 50 * time.Millisecond
+	// rightsDeadline bounds the time that the first list waits for the first answer about the
+	// rights, and the first of the delays between attempts to get it.
+	rightsDeadline, firstCheckDelay = time.Second, 100 * time.Millisecond
 )
 
 // answers takes the answers to orders. [kube.Feed] implements it.
@@ -63,6 +66,10 @@ type Reporter struct {
 	checkAfter     time.Time // when they are checked next
 	// forbiddenCheckAfter is when a 403 may next cause a check.
 	forbiddenCheckAfter time.Time
+	// checkDelay is the delay after the last failed check, 0 after another one, and checked is
+	// closed when the first one has not failed.
+	checkDelay time.Duration
+	checked    chan struct{}
 	// mayReport is set if evictd was told that evictions can be reported, missing is why they
 	// can't, as it was logged, and missingSince is since when.
 	mayReport    bool
@@ -79,7 +86,7 @@ type connection struct {
 
 // NewReporter returns a Reporter for the pods of a node. Its answers go to a [kube.Feed].
 func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
-	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), pods: map[string]podState{}, tasks: map[string]*task{}}
+	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), checked: make(chan struct{}), pods: map[string]podState{}, tasks: map[string]*task{}}
 }
 
 // Reset implements kube.OrderHandler. What was done for an order is found in its pod again.
@@ -187,9 +194,19 @@ func (r *Reporter) connected(c *client, reload func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.connection, r.checkAfter = &connection{c, reload}, now.Add(r.ForbiddenDelay) // Watch checks at once
+	r.connection, r.checkAfter = &connection{c, reload}, now
 	r.recovered(now)
 	r.notify()
+}
+
+// awaitRights waits until the rights are known for the first time, but not long: facts do not
+// depend on them. evictd uses what it is told about them after the complete list.
+func (r *Reporter) awaitRights(ctx context.Context) {
+	select {
+	case <-r.checked:
+	case <-ctx.Done():
+	case <-time.After(rightsDeadline):
+	}
 }
 
 // observe takes the state of a pod of the node from the watch.

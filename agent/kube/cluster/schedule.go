@@ -305,8 +305,15 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	defer r.mu.Unlock()
 	r.inFlight--
 	r.checking = false
-	if err != nil {
-		r.checkAfter = time.Now().Add(r.ForbiddenDelay)
+	switch {
+	case err == nil:
+		r.checkDelay = 0
+	case ctx.Err() == nil:
+		if r.checkDelay == 0 {
+			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", c.files.explain(err))
+		}
+		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
+		r.checkAfter = time.Now().Add(r.checkDelay/2 + rand.N(r.checkDelay/2))
 	}
 	r.notify()
 }
@@ -321,6 +328,11 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	select {
+	case <-r.checked:
+	default:
+		defer close(r.checked)
+	}
 	now := time.Now()
 	interval := checkInterval
 	switch {

@@ -68,10 +68,7 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
-	// evictd uses the answer after the complete list, which is therefore not read before.
-	if err := o.Reporter.checkRights(ctx, c); err != nil {
-		return c.files.explain(err)
-	}
+	o.Reporter.awaitRights(ctx)
 	err = c.checkNode(ctx, o.Node)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, o.Node)
