@@ -115,15 +115,15 @@ func TestAssertionDoesNotWaitForAnswer(t *testing.T) {
 					return
 				}
 				writes <- number
-				switch {
-				case number < held:
-					http.Error(w, "no", http.StatusServiceUnavailable)
-					return
-				case number == held:
+				if number == held {
 					select {
 					case <-release:
 					case <-r.Context().Done():
 					}
+				}
+				if number == 1 {
+					http.Error(w, "no", http.StatusServiceUnavailable)
+					return
 				}
 				done(w)
 			})
@@ -148,8 +148,13 @@ func TestAssertionDoesNotWaitForAnswer(t *testing.T) {
 				o.Reporter.mu.Lock()
 				defer o.Reporter.mu.Unlock()
 				got := o.tasks[id]
-				return got.written == 2 && got.answer == kube.AnswerReported
+				return got.inFlight == [deletePod + 1]int{} && got.written == 2 && got.answer == kube.AnswerReported
 			})
+			o.Reporter.mu.Lock()
+			if d := o.tasks[id].delay; d != 0 {
+				t.Errorf("back-off %v after the late answer to the first write; want none, because it was shown", d)
+			}
+			o.Reporter.mu.Unlock()
 			if n := o.count(id, kube.AnswerAsserted); n != 1 {
 				t.Errorf("asserted %d times; want once", n)
 			}
