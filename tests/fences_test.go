@@ -59,7 +59,9 @@ func fencePod(t *testing.T, dir string) (limit string) {
 	at := kerneltest.Cgroup(t, root)
 	for _, name := range []string{"kubepods", "podu1", "ctr"} {
 		if h.Version == cgroup.V2 {
-			os.WriteFile(root.Path(at, "cgroup.subtree_control"), []byte("+pids"), 0)
+			if err := kerneltest.EnableControllers(root.Path(at), "pids"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		at = filepath.Join(at, name)
 		kerneltest.MakeCgroup(t, root.Path(at))

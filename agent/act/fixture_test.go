@@ -20,7 +20,7 @@ import (
 
 // testCgroup is a cgroup for one test, with the processes that it starts in it.
 type testCgroup struct {
-	t         *testing.T
+	t         testing.TB
 	hierarchy *cgroup.Hierarchy
 	path      string // in the hierarchy
 	dirs      []string
@@ -28,7 +28,7 @@ type testCgroup struct {
 
 // newTestCgroup makes a cgroup in the memory hierarchy, and on v1 in those of the freezer
 // and pids controllers. All processes in it are killed when the test ends.
-func newTestCgroup(t *testing.T) *testCgroup {
+func newTestCgroup(t testing.TB) *testCgroup {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to make a cgroup")
@@ -201,7 +201,7 @@ func (h *progressLog) last() Progress {
 }
 
 // wantGone checks that an eviction went through all stages without an error.
-func (h *progressLog) wantGone(t *testing.T) {
+func (h *progressLog) wantGone(t testing.TB) {
 	t.Helper()
 	if got := h.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || h.last().Err != nil {
 		t.Errorf("stages = %v, error %v; want all four in order, and none", got, h.last().Err)
@@ -248,7 +248,7 @@ func (p *testCgroup) prepare(c ...evict.RunningContainer) *KillHandle {
 }
 
 // startReaper makes a Reaper that runs until the test ends.
-func startReaper(t *testing.T) *Reaper {
+func startReaper(t testing.TB) *Reaper {
 	t.Helper()
 	r, err := NewReaper()
 	if err != nil {
@@ -259,7 +259,7 @@ func startReaper(t *testing.T) *Reaper {
 }
 
 // runReaper runs a reaper until the test ends.
-func runReaper(t *testing.T, r *Reaper) {
+func runReaper(t testing.TB, r *Reaper) {
 	t.Cleanup(func() { r.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -19,7 +19,7 @@ func (p *testCgroup) containerOf(id string, pid int) evict.RunningContainer {
 	return c
 }
 
-func startOf(t *testing.T, pid int) uint64 {
+func startOf(t testing.TB, pid int) uint64 {
 	t.Helper()
 	stat, err := process.ReadStat("/proc", pid)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // kubeletPod is a pod's cgroup, named as the kubelet names it, with a cgroup for the sandbox
@@ -70,7 +71,7 @@ func (p *kubeletPod) make(path string) {
 	for _, root := range p.roots() {
 		if p.hierarchy.Version == cgroup.V2 {
 			// On v2 a cgroup has the controllers that its parent enables.
-			if err := os.WriteFile(root+filepath.Dir(path)+"/cgroup.subtree_control", []byte("+memory +pids"), 0); err != nil {
+			if err := kerneltest.EnableControllers(root+filepath.Dir(path), "memory", "pids"); err != nil {
 				p.t.Fatal(err)
 			}
 		}

@@ -41,7 +41,7 @@ func (p *testCgroup) spread(cgroups int) {
 	}
 }
 
-func enter(t *testing.T, dir string, pid int) {
+func enter(t testing.TB, dir string, pid int) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
 		t.Fatal(err)

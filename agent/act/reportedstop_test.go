@@ -18,7 +18,7 @@ func TestStopReported(t *testing.T) {
 	k.Evict(t.Context(), p.job)
 	time.Sleep(2 * kubeletPollInterval)
 	for _, name := range []string{"c1", "c2", "new"} {
-		if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) || !reports.reports[0].KubeletStops || len(p.in(name)) == 0 {
+		if got := reports.stages(); !slices.Equal(got, []Stage{Signalled}) || !reports.last().KubeletStops || len(p.in(name)) == 0 {
 			t.Fatalf("before %s ends: stages = %v; want Signalled alone, and it alive", name, got)
 		}
 		p.killIn(name)

@@ -17,9 +17,10 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// drain looks at a killed container after drainPollMin, doubled up to drainPollMax: soon
-// after the kill, when most exit, and rarely later. It gives up after drainTimeout: a pod
-// that does not exit is ordered again after a minute, and must not be drained twice.
+// drain looks at a killed container when its processes exit (exitWatch). It also does so after
+// drainPollMin, doubled up to drainPollMax, for processes that were forked or whose exit is
+// not reported. It gives up after drainTimeout: a pod that does not exit is ordered again
+// after a minute, and must not be drained twice.
 const (
 	drainPollMin, drainPollMax = time.Millisecond, 100 * time.Millisecond
 	drainTimeout               = 50 * time.Second
@@ -292,9 +293,13 @@ type sizedProcess struct {
 func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
-	wait := drainPollMin
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	w := newExitWatch(drainPollMin)
+	defer w.close()
+	return v.drainWatched(ctx, proc, first, w)
+}
+
+// drainWatched is drain with a watch.
+func (v *victim) drainWatched(ctx context.Context, proc kernel.FS, first func(), w *exitWatch) error {
 	for {
 		if frozen, err := v.group.Frozen(); err == nil && frozen {
 			// On cgroup v1 a frozen task does not exit before it is thawed.
@@ -302,7 +307,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 				return fmt.Errorf("thaw %s: %w", v.container.Cgroup, err)
 			}
 		}
-		if wait == drainPollMax {
+		if w.interval == drainPollMax {
 			// Signalled processes have had time to exit. A pid that is still listed may have
 			// been reused, so signal all of them again.
 			clear(v.signalled)
@@ -325,13 +330,10 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if len(v.procs) == 0 && v.exited() && v.unpopulated() {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d processes left in %s: %w", len(v.procs), v.container.Cgroup, context.Cause(ctx))
-		case <-timer.C:
+		w.watch(v)
+		if err := w.wait(ctx); err != nil {
+			return fmt.Errorf("%d processes left in %s: %w", len(v.procs), v.container.Cgroup, err)
 		}
-		wait = min(2*wait, drainPollMax)
-		timer.Reset(wait)
 	}
 }
 

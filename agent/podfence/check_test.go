@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // systemd writes limits back at daemon-reload, and a resize may write others.
@@ -79,7 +80,7 @@ func TestControllerDisabled(t *testing.T) {
 	if r, err := table.Check(); r.Set != 1 || err != nil {
 		t.Errorf("Check without the pids controller = %+v, %v; want the fence set", r, err)
 	}
-	if err := os.WriteFile(p.root.Path(filepath.Dir(p.path), "cgroup.subtree_control"), []byte("+pids"), 0); err != nil {
+	if err := kerneltest.EnableControllers(p.root.Path(filepath.Dir(p.path)), "pids"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Lift(); err != nil || p.limits() != p.all("max") {

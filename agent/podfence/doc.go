@@ -31,9 +31,14 @@
 //     three were measured to take 16 µs (99 % up to 40 µs). Close leaves a fence that is set
 //     as it is. Set opens nothing, allocates nothing unless it fails, and takes no mutex. The
 //     write to cgroup.max.descendants waits for the kernel's cgroup_mutex
-//     (cgroup_max_descendants_write); pids.max is written before it and waits for nothing. If
-//     Set fails, there is no fence, or with [ErrPartial] a part of it, and the caller has to
-//     expect the pod to run again. [ErrBusy] means that the fence is being lifted.
+//     (cgroup_max_descendants_write); pids.max is written before it and waits for nothing. From
+//     the first SIGKILL to the fence it takes 0.3 ms (measured on Linux 6.18). In an emulated
+//     machine with Linux 6.12 on a busy host it took a median of 8 ms, and up to 250 ms: the
+//     threads of evictd wait for a CPU, in every step, while the victim's processes exit. Of 24
+//     kills that were traced there, pids.max was 0 after 7 ms (median; at most 110 ms), and the
+//     write to cgroup.max.descendants took 0.2 ms (at most 46 ms, of which 37 ms in the queue
+//     for a CPU). If Set fails, there is no fence, or with [ErrPartial] a part of it, and the
+//     caller has to expect the pod to run again. [ErrBusy] means that the fence is being lifted.
 //   - [Table.Check] every 500 ms, on one goroutine that may block. It sets limits again
 //     that others changed, and repairs the file of marks.
 //   - [Fence.Lift] when the pod may run after all, and [Table.LiftAll] at a clean stop, on

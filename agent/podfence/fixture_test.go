@@ -74,7 +74,7 @@ func newPod(t testing.TB, h *cgroup.Hierarchy) *testPod {
 	for _, name := range []string{"kubepods", "burstable", "pod" + testUID, "ctr"} {
 		if h.Version == cgroup.V2 {
 			// Fails on a hybrid node, where pids is on v1.
-			os.WriteFile(p.root.Path(path, "cgroup.subtree_control"), []byte("+pids"), 0)
+			_ = kerneltest.EnableControllers(p.root.Path(path), "pids")
 		}
 		path = filepath.Join(path, name)
 		kerneltest.MakeCgroup(t, p.root.Path(path))

@@ -15,6 +15,7 @@ import (
 	"github.com/evictd/evictd/cri/critest"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // TestMain lets the test binary run as a container's process: it allocates 32 MiB, prints a
@@ -55,7 +56,7 @@ func makeCgroups(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 	if h.Version == cgroup.V2 {
 		// On v2 a cgroup has the controllers that its parent enables.
 		for _, dir := range dirs[:len(dirs)-1] {
-			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0); err != nil {
+			if err := kerneltest.EnableControllers(dir, "memory", "pids"); err != nil {
 				t.Skipf("needs memory and pids in the cgroup tree: %v", err)
 			}
 		}

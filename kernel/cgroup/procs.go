@@ -232,6 +232,15 @@ func (c *Cgroup) Populated() (bool, error) {
 	return populated, nil
 }
 
+// EventsFD returns the descriptor of cgroup.events (v2), which reports EPOLLPRI when the result
+// of Populated has changed since it was read, at most once in 10 ms. It returns -1 on v1, for
+// the root, and after Close.
+func (c *Cgroup) EventsFD() int {
+	n := -1
+	_ = c.events.Use(func(fd int) error { n = fd; return nil })
+	return n
+}
+
 // event reads one key of cgroup.events:
 //
 //	populated 1

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +24,12 @@ func Cgroup[Root ~string](t testing.TB, roots ...Root) string {
 		MakeCgroup(t, filepath.Join(string(root), name))
 	}
 	return name
+}
+
+// EnableControllers enables controllers in the children of a v2 cgroup, whose directory it
+// gets: such as memory. It fails if the cgroup does not have them all.
+func EnableControllers(dir string, controllers ...string) error {
+	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+strings.Join(controllers, " +")), 0)
 }
 
 // MakeCgroup creates a real cgroup. When the test ends, it waits for the last

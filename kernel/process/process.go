@@ -39,6 +39,10 @@ func (p *Process) PID() int { return p.pid }
 // with os.ErrClosed.
 func (p *Process) Close() error { return p.fd.Close() }
 
+// Use calls use with the pidfd, which stays open until use returns. It reports EPOLLIN when
+// the process has ended.
+func (p *Process) Use(use func(fd int) error) error { return p.fd.Use(use) }
+
 // Signal sends a signal. It fails with ErrGone if the process has been reaped.
 func (p *Process) Signal(s unix.Signal) error {
 	err := p.fd.Use(func(fd int) error { return unix.PidfdSendSignal(fd, s, nil, 0) })

@@ -160,7 +160,9 @@ func (n *node) makeCgroup(path string) {
 	n.t.Helper()
 	for _, root := range n.roots {
 		if n.hierarchy.Version == cgroup.V2 {
-			os.WriteFile(root.Path(filepath.Dir(path), "cgroup.subtree_control"), []byte("+pids"), 0)
+			if err := kerneltest.EnableControllers(root.Path(filepath.Dir(path)), "memory", "pids"); err != nil {
+				n.t.Fatal(err)
+			}
 		}
 		kerneltest.MakeCgroup(n.t, root.Path(path))
 	}
