@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
-	// them that create events.
-	maxInFlight, maxEventsInFlight = 10, 2
+	// maxInFlight bounds the requests of the Reporter at a time, maxEventsInFlight those of them
+	// that create events, and maxSlowInFlight those that have more time than writeTimeout.
+	maxInFlight, maxEventsInFlight, maxSlowInFlight = 10, 2, 5
 	// checkInterval is the time between two checks of the rights.
 	checkInterval = 5 * time.Minute
 	// forbiddenDelay is the default of Reporter.ForbiddenDelay.
@@ -59,6 +59,7 @@ type Reporter struct {
 	inFlight   int
 	// eventsInFlight are those of inFlight that create events.
 	eventsInFlight int
+	slowInFlight   int       // those of inFlight that have more time than writeTimeout
 	eventForbidden bool      // whether it was logged that events are forbidden
 	nodeEventAfter time.Time // when the next event on the node may be emitted
 	unreachable    bool      // whether the last request had no answer

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -46,8 +45,11 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.a.kind, b.a.kind), cmp.Compare(a.t.number, b.t.number))
 	})
-	for _, c := range candidates[:min(len(candidates), maxInFlight-r.inFlight)] {
-		list = append(list, r.start(c.t, c.a))
+	for _, c := range candidates {
+		slow := c.t.timeout(c.a) > writeTimeout
+		if r.inFlight < maxInFlight && (!slow || r.slowInFlight < maxSlowInFlight) {
+			list = append(list, r.start(c.t, c.a))
+		}
 	}
 	if !r.checking && !now.Before(r.checkAfter) && r.inFlight < maxInFlight {
 		r.checking = true
@@ -153,16 +155,23 @@ func (r *Reporter) start(t *task, a action) started {
 	t.inFlight[a.kind]++
 	t.sent = max(t.sent, a.write)
 	r.inFlight++
-	order, generation := t.order, r.pods[t.order.UID].generation
+	order, generation, timeout := t.order, r.pods[t.order.UID].generation, t.timeout(a)
+	slow := timeout > writeTimeout
+	if slow {
+		r.slowInFlight++
+	}
 	return func(ctx context.Context, c *connection) {
 		requestCtx, cancel := context.WithCancel(t.ctx)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
-		p, err := c.request(requestCtx, &order, a, generation)
+		p, err := c.request(requestCtx, &order, a, generation, timeout)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		t.inFlight[a.kind]--
 		r.inFlight--
+		if slow {
+			r.slowInFlight--
+		}
 		r.notify()
 		if r.tasks[order.ID] != t || ctx.Err() != nil || t.superseded(a) {
 			return // withdrawn, or stopping
@@ -224,13 +233,16 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	switch result {
 	case succeeded:
 		if a.kind != readPod { // which says nothing about writes
-			t.delay, t.notBefore, t.conflicts = 0, time.Time{}, 0
+			t.delay, t.notBefore, t.conflicts, t.late = 0, time.Time{}, 0, 0
 			r.recovered(now)
 		}
 	case podGone:
 		r.left(t, now)
 		return
 	case later:
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.noteLate(a)
+		}
 		r.postpone(t, c, err, now)
 		return
 	case conflict:
@@ -296,66 +308,4 @@ func (r *Reporter) emit(e eventObject) started {
 			r.log.Debug("could not create an event", "reason", e.Reason, "name", e.Regarding.Name, "error", oneLine(err.Error()))
 		}
 	}
-}
-
-// check checks the rights again.
-func (r *Reporter) check(ctx context.Context, c *connection) {
-	err := r.checkRights(ctx, c.client)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inFlight--
-	r.checking = false
-	switch {
-	case err == nil:
-		r.checkDelay = 0
-	case ctx.Err() == nil:
-		if r.checkDelay == 0 {
-			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", c.files.explain(err))
-		}
-		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
-		r.checkAfter = time.Now().Add(r.checkDelay/2 + rand.N(r.checkDelay/2))
-	}
-	r.notify()
-}
-
-// checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
-// evictd keeps what it was told last. A right that was there is missing only if it still is
-// after ForbiddenDelay.
-func (r *Reporter) checkRights(ctx context.Context, c *client) error {
-	missing, err := c.cannotReport(ctx)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	select {
-	case <-r.checked:
-	default:
-		defer close(r.checked)
-	}
-	now := time.Now()
-	interval := checkInterval
-	switch {
-	case missing == "":
-		r.missingSince = time.Time{}
-	case r.missingSince.IsZero():
-		r.missingSince = now
-		fallthrough
-	default: // doubles the time without it
-		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
-	}
-	r.checkAfter = now.Add(interval + rand.N(interval/10))
-	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
-		return nil
-	}
-	if missing != "" && missing != r.missing {
-		level := slog.LevelInfo // as in the manifests of a dry run
-		if r.mayReport {
-			level = slog.LevelWarn
-		}
-		r.log.Log(ctx, level, "evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
-	}
-	r.missing, r.mayReport = missing, missing == ""
-	r.answers.CannotReport(missing)
-	return nil
 }

@@ -56,6 +56,8 @@ type task struct {
 	unreachable bool
 	// conflicts are those since the last write that has succeeded.
 	conflicts int
+	// late is how many writes were not answered in time since the last one that has succeeded.
+	late int
 	// forbidden is when the API server first refused the present request; zero if it did not.
 	forbidden time.Time
 	// repeat is when the answer is sent again; zero for never.
@@ -238,6 +240,26 @@ func (t *task) achieved(a action) action {
 		return action{answer: t.deletion}
 	}
 	return action{}
+}
+
+// timeout returns the bound of a request.
+func (t *task) timeout(a action) time.Duration {
+	if a.kind != setCondition && a.kind != setPhase {
+		return writeTimeout
+	}
+	return lateTimeouts[min(t.late, len(lateTimeouts)-1)]
+}
+
+// noteLate records that a write of the status was not answered in time. Before the last attempt
+// the pod is read, because the API server may answer nothing at all. If only the write takes so
+// long, the pod's status can't be written for its size.
+func (t *task) noteLate(a action) {
+	if a.kind != setCondition && a.kind != setPhase {
+		return
+	}
+	t.late++
+	t.look = t.look || t.late == len(lateTimeouts)
+	t.large = t.large || t.late > len(lateTimeouts)
 }
 
 // wait delays the next request for the order, with jitter, and at least as long as the API
