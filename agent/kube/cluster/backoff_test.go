@@ -181,3 +181,24 @@ func TestSlowWritesLeaveRoom(t *testing.T) {
 		t.Errorf("%d writes with more time in flight; want %d", slow, maxSlowInFlight)
 	}
 }
+
+// A check over an earlier connection does not replace that of the present one.
+func TestRightsOfPresentConnection(t *testing.T) {
+	a := newAPIServer(t)
+	kubeconfig, _, _ := a.files(t)
+	o := &Options{Kubeconfig: kubeconfig, Node: "n1"}
+	c, err := o.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+	r.connected(c, func(error) {})
+	earlier := r.connection
+	r.connected(c, func(error) {})
+	if r.check(t.Context(), earlier); r.checkAfter.After(time.Now()) {
+		t.Error("the present connection is not checked")
+	}
+	if r.check(t.Context(), r.connection); !r.checkAfter.After(time.Now()) {
+		t.Error("checked again at once")
+	}
+}

@@ -115,6 +115,8 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	r.inFlight--
 	r.checking = false
 	switch {
+	case r.connection != c:
+		r.checkAfter = time.Now()
 	case err == nil:
 		r.checkDelay = 0
 	case ctx.Err() == nil:

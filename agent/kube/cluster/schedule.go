@@ -212,18 +212,7 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	result := outcomeOf(err)
 	t.unreachable = false
 	if result == forbidden {
-		if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
-			r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
-		}
-		switch {
-		case t.forbidden.IsZero():
-			t.forbidden = now
-			fallthrough
-		case now.Sub(t.forbidden) < r.ForbiddenDelay:
-			r.postpone(t, c, err, now)
-			return
-		}
-		result = refused
+		result = r.noteForbidden(t, now)
 	} else {
 		t.forbidden = time.Time{}
 	}
@@ -265,6 +254,22 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		answer.why = oneLine(err.Error())
 	}
 	r.apply(t, answer, now)
+}
+
+// noteForbidden records a 403, and returns what it means for the order. It causes a check of the
+// rights, but not each time: a check may not see the cause.
+func (r *Reporter) noteForbidden(t *task, now time.Time) outcome {
+	if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
+		r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
+	}
+	if t.forbidden.IsZero() {
+		t.forbidden = now
+		return later
+	}
+	if now.Sub(t.forbidden) < r.ForbiddenDelay {
+		return later
+	}
+	return refused
 }
 
 // postpone repeats a request later, and reports that once until one succeeds.
