@@ -383,7 +383,7 @@ func TestRightsBeforeList(t *testing.T) {
 	a := newAPIServer(t)
 	a.unsure = true
 	kubeconfig, _, _ := a.files(t)
-	time.AfterFunc(300*time.Millisecond, func() {
+	time.AfterFunc(100*time.Millisecond, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.unsure = false
