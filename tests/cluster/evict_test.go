@@ -43,14 +43,18 @@ func (c *kubeNode) eligible(uid string) bool {
 	return err == nil && slices.ContainsFunc(e.Ranking, func(r control.Candidate) bool { return r.UID == uid && r.Facts != nil && !r.NoStats })
 }
 
-// check waits for the end of an eviction and fails the test for each problem.
+// check waits for the end of an eviction and fails the test for each problem. The kubelet may
+// drop the reason of one eviction in a hundred ([tally.judge]), so one in a test may have none.
 func (v *victim) check() {
 	v.c.t.Helper()
 	e := v.result()
 	v.c.t.Logf("%s %s: %v", v.w.kind, v.w.name, &e)
 	for _, p := range e.problems {
+		if p.kind == problemReason {
+			v.c.lost++
+		}
 		report := v.c.t.Errorf
-		if p.kind == problemDeleted || p.kind == problemLate {
+		if p.kind == problemDeleted || p.kind == problemLate || p.kind == problemReason && v.c.lost <= allowedLost(1) {
 			report = v.c.t.Logf
 		}
 		report("%s %s: %s: %s", v.w.kind, v.w.name, p.kind, p.text)

@@ -36,6 +36,7 @@ type kubeNode struct {
 	programs string
 	kubelet  *exec.Cmd
 	events   *watch // of the pods
+	lost     int    // final statuses without a reason
 }
 
 // startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node

@@ -18,7 +18,7 @@ const evictionsEnv = "EVICTD_TEST_EVICTIONS"
 // TestRandomEvictions: one pod after the other is evicted, each as soon as there is memory
 // for the next, while pods of other workloads are replaced. No process of a victim runs
 // again, no pod that must not run twice does, and each final status has the condition
-// DisruptionTarget. The kubelet may drop the reason of one in a hundred, and of more if the
+// DisruptionTarget. The kubelet may drop the reason of one in a hundred, at least of one, and of more if the
 // object is deleted at once or the machine is too slow to report the eviction in time.
 func TestRandomEvictions(t *testing.T) {
 	if !inNamespaces(t) {
@@ -114,13 +114,17 @@ func (s *tally) judge(t *testing.T, evictions int) {
 	t.Logf("SIGKILL to last process gone %s; from there to the status %s, to the replacement, Jobs apart, %s",
 		spread(s.gone), spread(s.status), spread(s.replacement))
 	t.Logf("of %d evictions: %v", evictions, s.counts)
-	allowed := map[problemKind]int{problemReason: evictions / 100, problemDeleted: max(2, evictions/10), problemLate: max(2, evictions/10)}
+	allowed := map[problemKind]int{problemReason: allowedLost(evictions), problemDeleted: max(2, evictions/10), problemLate: max(2, evictions/10)}
 	for kind, n := range s.counts {
 		if n > allowed[kind] {
 			t.Errorf("%s: %d of %d evictions; want at most %d", kind, n, evictions, allowed[kind])
 		}
 	}
 }
+
+// allowedLost returns how many evictions may have no reason in their final status: one in a
+// hundred, and at least one, because 20 evictions at this rate have one in a fifth of the runs.
+func allowedLost(evictions int) int { return max(1, evictions/100) }
 
 // spread returns the median and the largest of times.
 func spread(d []time.Duration) string {

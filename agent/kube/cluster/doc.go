@@ -46,9 +46,17 @@
 // The Reporter has no state of its own that must survive. A restarted one finds in the pod what
 // was done: the annotation with the order's time, the condition, the time of deletion. Each
 // write is the same patch when it is repeated, so a write without an answer is written again.
-// The state of each pod of the node, about 200 bytes, is kept from the watch, so that a report
-// needs no read before it. A pod that the watch has not shown is read. Answers and events
-// overtake each other; the state with the highest resource version is kept.
+// The states of [maxStates] pods of the node that have not completed, of at most about 300 bytes
+// each, and those of the pods of orders are kept from the watch, so that a report needs no read
+// before it. The pod of an order whose state is not kept is read. Answers and events overtake each
+// other; the state with the highest resource version is kept.
+//
+// The annotation counts only together with the condition, and for a pod that must not run twice
+// not before its processes have ended, because whoever may update a pod can write it.
+//
+// When evictd withdraws an order, and at the begin of its next session, requests in flight are
+// cancelled. evictd lifts the fence of the pod then, and the kubelet may start it again. An API
+// server that was paused reads a request before its cancellation and may still carry it out.
 //
 // Each write has the pod's UID as its precondition. Mirror pods, pods that are being deleted and
 // pods that have succeeded are never written.
@@ -59,25 +67,30 @@
 //
 //   - 404, and 422 about metadata.uid: the pod is gone.
 //   - 422 about the size of metadata.annotations, 413, and etcd's refusal for the size: the pod is
-//     deleted with grace period 1, so that no tenant can make a pod immune by its size. A pod
-//     within about 60 bytes of etcd's limit can't be deleted by anybody; its order waits.
+//     deleted with grace period 1, or its own if it was not killed, so that no tenant can make a
+//     pod immune by its size. A pod within about 60 bytes of etcd's limit can't be deleted by
+//     anybody; its order waits.
+//   - No answer in time: again with a timeout of 10, 20 and 30 s. If the API server then answers a
+//     read, and the write is late once more, the pod is deleted as above.
 //   - A policy's or a webhook's denial, whatever its code, and any other 4xx: forbidden, at once.
 //   - 403: forbidden if it persists for 30 s. An API server that has just started answers 403
 //     to everything until it has read its roles, for some seconds.
-//   - 409: the pod is read before the next attempt.
+//   - 409: the pod is read before the next attempt, which has a back-off as below.
 //   - Anything else, and each answer that is not a Status of the API server but a proxy's: again
 //     after a back-off of 0.1 s to 30 s with jitter for this order, and not before Retry-After.
 //
-// As soon as the API server answers any request, or the watch shows an event, the requests that
-// had no answer are repeated within 0.2 s.
+// As soon as the API server has carried out a write, or accepted a list or a watch, the requests
+// that had no answer are repeated within 0.2 s. An event of the watch is no sign of that.
 //
 // # Bounds
 //
-// At most ten requests are in flight, of which two create events, each for at most five seconds:
-// an API server that is paused can't collect more of them. Writes of the status start before
+// At most ten requests are in flight, of which two create events, and five are writes that were
+// late before. The others have at most five seconds: an API server that is paused can't collect
+// more of them. Writes of the status start before
 // deletions, and those before events. They use the HTTP/2 connection of the watch. Events are
 // not repeated, and dropped if 64 wait.
 //
-// Whether evictd-kube has the rights to report is asked before each list, every five minutes,
-// and after a 403. evictd enforces nothing while one is missing.
+// Whether evictd-kube has the rights to report is asked at each connection, every five minutes,
+// and after a 403. The first list waits for the answer, for at most a second. evictd enforces
+// nothing while a right is missing.
 package cluster

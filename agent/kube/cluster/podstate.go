@@ -18,6 +18,11 @@ const (
 	// reasonDisrupted is the reason of the condition DisruptionTarget. The kubelet's is
 	// TerminationByKubelet.
 	reasonDisrupted = "TerminationByEvictd"
+	// maxStates bounds the pods whose states are kept, beside those of orders.
+	maxStates = 2 * kube.MaxPods
+	// maxMark and maxMirror bound what is kept of a pod's annotations: a time and a number, and
+	// a UID or a hash.
+	maxMark, maxMirror = 40, 64
 )
 
 // podState is what the Reporter keeps of each pod of the node: as much as it decides on.
@@ -26,9 +31,9 @@ type podState struct {
 	version    uint64
 	generation int64
 	phase      corev1.PodPhase
-	// mark is the annotation annotationEvicted.
+	// mark is the annotation annotationEvicted if it can be one of evictd's.
 	mark string
-	// mirror is the static pod's UID if this is the object of a static pod.
+	// mirror is the static pod's UID, or another text, if this is the object of a static pod.
 	mirror string
 	// restarts is set if the kubelet restarts containers whatever their exit code.
 	restarts bool
@@ -44,9 +49,17 @@ type podState struct {
 // stateOf returns the state of a pod.
 func stateOf(p *corev1.Pod) podState {
 	s := podState{
-		version: versionOf(p), generation: p.Generation, phase: p.Status.Phase, mark: p.Annotations[annotationEvicted], mirror: p.Annotations[annotationMirror],
+		version: versionOf(p), generation: p.Generation, phase: p.Status.Phase,
 		restarts: p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
 		deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
+	}
+	if mark := p.Annotations[annotationEvicted]; len(mark) <= maxMark {
+		s.mark = strings.Clone(mark)
+	}
+	if mirror := p.Annotations[annotationMirror]; len(mirror) <= maxMirror {
+		s.mirror = strings.Clone(mirror)
+	} else {
+		s.mirror = "too long"
 	}
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
@@ -55,6 +68,11 @@ func stateOf(p *corev1.Pod) podState {
 		}
 	}
 	return s
+}
+
+// completed reports whether a pod has ended: an order about it is not to be expected.
+func (s *podState) completed() bool {
+	return s.phase == corev1.PodSucceeded || s.phase == corev1.PodFailed
 }
 
 // versionOf returns the resource version of a pod; 0 if it is not a number. Kubernetes 1.35 and

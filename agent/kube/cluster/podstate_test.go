@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,7 +71,7 @@ func TestNewestStateCounts(t *testing.T) {
 	t.Parallel()
 	const mark = "2026-11-23T00:00:00.005Z/"
 	undone := func(p *corev1.Pod) {
-		p.Annotations = map[string]string{annotationEvicted: mark + "1"}
+		written("1")(p)
 		p.Status.Phase = corev1.PodFailed
 	}
 	// seen waits until the Reporter has the event of another pod.
@@ -157,5 +159,68 @@ func TestNewestStateCounts(t *testing.T) {
 				t.Errorf("requests %q; want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// What a tenant writes into the annotations does not fill the memory.
+func TestStateIsSmall(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	s := stateOf(apiPod("0", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{annotationEvicted: long, annotationMirror: long}
+	}))
+	if s.mark != "" || s.mirror == "" || len(s.mirror) > 100 {
+		t.Errorf("mark of %d bytes, mirror of %d; want none, and a short one", len(s.mark), len(s.mirror))
+	}
+	o := &kube.Order{Decided: decided}
+	if s := (podState{mark: stateOf(apiPod("0", written("6"))).mark}); s.writes(o.Decided) != 6 {
+		t.Errorf("mark %q; want that of write 6", s.mark)
+	}
+}
+
+// The states of running pods are kept, as many as there is room for, and those of the pods of
+// orders.
+func TestStatesAreBounded(t *testing.T) {
+	state := func(uid string) podState { return stateOf(apiPod(uid)) }
+	completed := stateOf(apiPod("", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+	fill := map[string]func(*Reporter){
+		"list": func(r *Reporter) {
+			list := map[string]podState{"ordered": state("ordered"), "completed": completed, "completed, ordered": completed}
+			for i := range 2 * maxStates {
+				list[fmt.Sprint(i)] = state("")
+			}
+			r.replace(list)
+		},
+		"events": func(r *Reporter) {
+			for i := range 2 * maxStates {
+				r.observe(apiPod(fmt.Sprint(i)))
+			}
+			r.observe(apiPod("completed")) // as it was before
+			for _, uid := range []string{"ordered", "completed", "completed, ordered"} {
+				r.observe(apiPod(uid, func(p *corev1.Pod) {
+					if uid != "ordered" {
+						p.Status.Phase = corev1.PodSucceeded
+					}
+				}))
+			}
+		},
+	}
+	for name, fill := range fill {
+		r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+		r.Order(&kube.Order{ID: "a", UID: "ordered"})
+		r.Order(&kube.Order{ID: "b", UID: "completed, ordered"})
+		fill(r)
+		_, ordered := r.pods["ordered"]
+		_, done := r.pods["completed, ordered"]
+		if _, ok := r.pods["completed"]; ok || !ordered || !done || len(r.pods) < maxStates || len(r.pods) > maxStates+2 {
+			t.Errorf("%s: %d states, with orders %t and %t, completed %t; want %d and those with orders", name, len(r.pods), ordered, done, ok, maxStates)
+		}
+		r.Withdraw("b")
+		if _, ok := r.pods["completed, ordered"]; ok {
+			t.Errorf("%s: the state of a completed pod is kept without its order", name)
+		}
+		r.observe(apiPod("0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }))
+		if _, ok := r.pods["0"]; ok {
+			t.Errorf("%s: the state of a pod that completes is kept", name)
+		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxInFlight bounds the requests of the Reporter at a time, and maxEventsInFlight those of
-	// them that create events.
-	maxInFlight, maxEventsInFlight = 10, 2
+	// maxInFlight bounds the requests of the Reporter at a time, maxEventsInFlight those of them
+	// that create events, and maxSlowInFlight those that have more time than writeTimeout.
+	maxInFlight, maxEventsInFlight, maxSlowInFlight = 10, 2, 5
 	// checkInterval is the time between two checks of the rights.
 	checkInterval = 5 * time.Minute
 	// forbiddenDelay is the default of Reporter.ForbiddenDelay.
@@ -25,6 +25,9 @@ const (
 	recoveryDelay = 200 * time.Millisecond
 	// drainInterval is the time between two looks whether all orders are withdrawn.
 	drainInterval = 50 * time.Millisecond
+	// rightsDeadline bounds the time that the first list waits for the first answer about the
+	// rights, and the first of the delays between attempts to get it.
+	rightsDeadline, firstCheckDelay = time.Second, 100 * time.Millisecond
 )
 
 // answers takes the answers to orders. [kube.Feed] implements it.
@@ -56,11 +59,18 @@ type Reporter struct {
 	inFlight   int
 	// eventsInFlight are those of inFlight that create events.
 	eventsInFlight int
+	slowInFlight   int       // those of inFlight that have more time than writeTimeout
 	eventForbidden bool      // whether it was logged that events are forbidden
 	nodeEventAfter time.Time // when the next event on the node may be emitted
 	unreachable    bool      // whether the last request had no answer
 	checking       bool      // whether the rights are being checked
 	checkAfter     time.Time // when they are checked next
+	// forbiddenCheckAfter is when a 403 may next cause a check.
+	forbiddenCheckAfter time.Time
+	// checkDelay is the delay after the last failed check, 0 after another one, and checked is
+	// closed when the first one has not failed.
+	checkDelay time.Duration
+	checked    chan struct{}
 	// mayReport is set if evictd was told that evictions can be reported, missing is why they
 	// can't, as it was logged, and missingSince is since when.
 	mayReport    bool
@@ -77,14 +87,16 @@ type connection struct {
 
 // NewReporter returns a Reporter for the pods of a node. Its answers go to a [kube.Feed].
 func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
-	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), pods: map[string]podState{}, tasks: map[string]*task{}}
+	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), checked: make(chan struct{}), pods: map[string]podState{}, tasks: map[string]*task{}}
 }
 
 // Reset implements kube.OrderHandler. What was done for an order is found in its pod again.
 func (r *Reporter) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.tasks)
+	for id := range r.tasks {
+		r.withdraw(id)
+	}
 }
 
 // Order implements kube.OrderHandler.
@@ -95,6 +107,7 @@ func (r *Reporter) Order(o *kube.Order) {
 	if t == nil {
 		r.number++
 		t = &task{number: r.number, announced: map[string]bool{}}
+		t.ctx, t.cancel = context.WithCancel(context.Background())
 		r.tasks[o.ID] = t
 	} else if t.answer != "" {
 		r.answers.Report(&kube.Report{ID: o.ID, Answer: t.answer, Why: t.why})
@@ -107,7 +120,24 @@ func (r *Reporter) Order(o *kube.Order) {
 func (r *Reporter) Withdraw(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.tasks, id)
+	t := r.tasks[id]
+	if t == nil {
+		return
+	}
+	r.withdraw(id)
+	if s, ok := r.pods[t.order.UID]; ok {
+		r.keep(t.order.UID, s) // unless the pod has completed
+	}
+}
+
+// withdraw ends an order and its requests in flight. The API server does not commit a write
+// whose request is cancelled before etcd has it. One that is paused reads the cancellation after
+// the request.
+func (r *Reporter) withdraw(id string) {
+	if t := r.tasks[id]; t != nil {
+		t.cancel()
+		delete(r.tasks, id)
+	}
 }
 
 // Drain waits until evictd has withdrawn all orders, or ctx ends. evictd and evictd-kube are
@@ -165,9 +195,19 @@ func (r *Reporter) connected(c *client, reload func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.connection, r.checkAfter = &connection{c, reload}, now.Add(r.ForbiddenDelay) // Watch checks at once
+	r.connection, r.checkAfter = &connection{c, reload}, now
 	r.recovered(now)
 	r.notify()
+}
+
+// awaitRights waits until the rights are known for the first time, but not long: facts do not
+// depend on them. evictd uses what it is told about them after the complete list.
+func (r *Reporter) awaitRights(ctx context.Context) {
+	select {
+	case <-r.checked:
+	case <-ctx.Done():
+	case <-time.After(rightsDeadline):
+	}
 }
 
 // observe takes the state of a pod of the node from the watch.
@@ -176,16 +216,31 @@ func (r *Reporter) observe(p *corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keep(string(p.UID), s)
-	r.recovered(time.Now())
 	r.notify()
 }
 
 // keep keeps a state of a pod unless a newer one is known: answers and events of the watch
-// overtake each other.
+// overtake each other. Without an order about it, the state of a completed pod is not kept, nor
+// one for which there is no room: the pod is read if an order comes.
 func (r *Reporter) keep(uid string, s podState) {
-	if known, ok := r.pods[uid]; !ok || !s.olderThan(&known) {
+	known, ok := r.pods[uid]
+	switch {
+	case ok && s.olderThan(&known):
+	case s.completed() && !r.ordered(uid):
+		delete(r.pods, uid)
+	case ok, len(r.pods) < maxStates, r.ordered(uid):
 		r.pods[uid] = s
 	}
+}
+
+// ordered reports whether there is an order about a pod.
+func (r *Reporter) ordered(uid string) bool {
+	for _, t := range r.tasks {
+		if t.order.UID == uid {
+			return true
+		}
+	}
+	return false
 }
 
 // replace takes the states of all pods of the node. The pod of an order that is not among them
@@ -194,8 +249,10 @@ func (r *Reporter) keep(uid string, s podState) {
 func (r *Reporter) replace(pods map[string]podState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pods = pods
-	r.recovered(time.Now())
+	r.pods = make(map[string]podState, min(len(pods), maxStates))
+	for uid, s := range pods {
+		r.keep(uid, s)
+	}
 	r.notify()
 }
 
@@ -210,7 +267,6 @@ func (r *Reporter) gone(uid string) {
 			r.left(t, now)
 		}
 	}
-	r.recovered(now)
 	r.notify()
 }
 
@@ -227,8 +283,16 @@ func (r *Reporter) left(t *task, now time.Time) {
 	r.apply(t, a, now)
 }
 
-// recovered lets the requests that had no answer be repeated soon, because the API server
-// answers again.
+// listening records that the API server has accepted a list or a watch.
+func (r *Reporter) listening() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recovered(time.Now())
+}
+
+// recovered lets the requests that had no answer be repeated soon, because the API server has
+// carried out another request. Events of the watch do not show that: an overloaded API server
+// sends them and answers no writes.
 func (r *Reporter) recovered(now time.Time) {
 	if !r.unreachable {
 		return

@@ -180,9 +180,7 @@ func TestReportIsRepeated(t *testing.T) {
 	if d := second.Sub(first); d < time.Second {
 		t.Errorf("repeated after %v; want at least the second that the API server asked for", d)
 	}
-	o.observe(apiPod("0", func(p *corev1.Pod) {
-		p.Annotations = map[string]string{annotationEvicted: "2026-11-23T00:00:00.005Z/1"}
-	}))
+	o.observe(apiPod("0", written("1")))
 	o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
 	asserted := time.Now()
 	o.until("the answer that counts", func() bool { return o.count(id, kube.AnswerReported) == 2 })
@@ -198,8 +196,7 @@ func TestReportIsRepeated(t *testing.T) {
 func TestReportAfterRecovery(t *testing.T) {
 	t.Parallel()
 	for name, recover := range map[string]func(*orders){
-		"watch event":    func(o *orders) { o.api.change(watch.Modified, apiPod("1")) },
-		"deletion":       func(o *orders) { o.api.change(watch.Deleted, apiPod("1")) },
+		"watch":          func(o *orders) { o.api.set(func() {}) },
 		"another report": func(o *orders) { o.order(1, kube.StageEnded) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,6 +226,7 @@ func TestReportAfterRecovery(t *testing.T) {
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	o := startOrders(t, 3, func(o *orders, _ int, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1") // none is in flight when they are withdrawn
 		http.Error(w, "no", http.StatusServiceUnavailable)
 	})
 	for i := range 3 {
@@ -252,12 +250,56 @@ func TestWithdraw(t *testing.T) {
 	o.until("further attempts", func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return len(o.requests) > before+3
+		return len(o.requests) > before+1
 	})
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if later := o.requests[before+1:]; count(later, "PATCH web-2") != len(later) {
+	if later := o.requests[before:]; count(later, "PATCH web-2") != len(later) {
 		t.Errorf("requests %q; want none for the orders that were withdrawn", later)
+	}
+}
+
+// A request in flight ends when its order is withdrawn, and one that was about to start is not
+// sent: evictd lifts the fence of the pod then, and the kubelet may start its containers again.
+func TestWithdrawEndsRequests(t *testing.T) {
+	t.Parallel()
+	for name, withdraw := range map[string]func(*orders, string){
+		"Withdraw": func(o *orders, id string) { o.Withdraw(id) },
+		"Reset":    func(o *orders, _ string) { o.Reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, ended := make(chan bool), make(chan bool, 1)
+			o := startOrders(t, 2, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+				arrived <- true
+				select {
+				case <-r.Context().Done():
+					ended <- true
+				case <-time.After(2 * time.Second):
+					ended <- false
+				}
+				done(w)
+			})
+			id := o.order(0, kube.StageEnded)
+			<-arrived
+			o.Reporter.mu.Lock()
+			next := &task{order: kube.Order{ID: "next", UID: "1", Namespace: "default", Name: "web-1", Decided: decided}}
+			next.ctx, next.cancel = context.WithCancel(context.Background())
+			o.tasks["next"] = next
+			send, c := o.start(next, action{kind: setPhase, write: 1}), o.connection
+			o.Reporter.mu.Unlock()
+			withdraw(o, id)
+			if !<-ended {
+				t.Error("the request for the order that was withdrawn goes on")
+			}
+			o.Withdraw("next")
+			send(context.Background(), c)
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if len(o.requests) != 1 {
+				t.Errorf("requests %q; want none for an order that was withdrawn before", o.requests)
+			}
+		})
 	}
 }
 

@@ -16,13 +16,17 @@ import (
 // answer.
 const writeTimeout = 5 * time.Second
 
+// lateTimeouts bound the writes of an order after those that were not answered in time. A pod
+// with 64,000 annotations takes an API server seconds.
+var lateTimeouts = []time.Duration{writeTimeout, 10 * time.Second, 20 * time.Second, 30 * time.Second}
+
 // metadataOnly asks for the metadata of the pod in the answer. The pod can have 1.5 MB.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 // request carries out an action for an order. It returns the pod if it was read, and its
 // metadata if it was patched. It makes one attempt: client-go's own retries would keep one of the few requests in flight.
-func (c *client) request(ctx context.Context, o *kube.Order, a action, generation int64) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+func (c *client) request(ctx context.Context, o *kube.Order, a action, generation int64, timeout time.Duration) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pod := func(r *rest.Request) *rest.Request {
 		return r.MaxRetries(0).Namespace(o.Namespace).Resource("pods").Name(o.Name)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // oldestMinor is the oldest minor version of Kubernetes 1 that evictd-kube reports to.
@@ -102,4 +105,68 @@ func (c *client) may(ctx context.Context, r right) (bool, error) {
 		return false, fmt.Errorf("answer to a SelfSubjectAccessReview: %w", err)
 	}
 	return answer.Status.Allowed, nil
+}
+
+// check checks the rights again.
+func (r *Reporter) check(ctx context.Context, c *connection) {
+	err := r.checkRights(ctx, c.client)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inFlight--
+	r.checking = false
+	switch {
+	case r.connection != c:
+		r.checkAfter = time.Now()
+	case err == nil:
+		r.checkDelay = 0
+	case ctx.Err() == nil:
+		if r.checkDelay == 0 {
+			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", c.files.explain(err))
+		}
+		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
+		r.checkAfter = time.Now().Add(r.checkDelay/2 + rand.N(r.checkDelay/2))
+	}
+	r.notify()
+}
+
+// checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
+// evictd keeps what it was told last. A right that was there is missing only if it still is
+// after ForbiddenDelay.
+func (r *Reporter) checkRights(ctx context.Context, c *client) error {
+	missing, err := c.cannotReport(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.checked:
+	default:
+		defer close(r.checked)
+	}
+	now := time.Now()
+	interval := checkInterval
+	switch {
+	case missing == "":
+		r.missingSince = time.Time{}
+	case r.missingSince.IsZero():
+		r.missingSince = now
+		fallthrough
+	default: // doubles the time without it
+		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
+	}
+	r.checkAfter = now.Add(interval + rand.N(interval/10))
+	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
+		return nil
+	}
+	if missing != "" && missing != r.missing {
+		level := slog.LevelInfo // as in the manifests of a dry run
+		if r.mayReport {
+			level = slog.LevelWarn
+		}
+		r.log.Log(ctx, level, "evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
+	}
+	r.missing, r.mayReport = missing, missing == ""
+	r.answers.CannotReport(missing)
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -46,8 +45,11 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.a.kind, b.a.kind), cmp.Compare(a.t.number, b.t.number))
 	})
-	for _, c := range candidates[:min(len(candidates), maxInFlight-r.inFlight)] {
-		list = append(list, r.start(c.t, c.a))
+	for _, c := range candidates {
+		slow := c.t.timeout(c.a) > writeTimeout
+		if r.inFlight < maxInFlight && (!slow || r.slowInFlight < maxSlowInFlight) {
+			list = append(list, r.start(c.t, c.a))
+		}
 	}
 	if !r.checking && !now.Before(r.checkAfter) && r.inFlight < maxInFlight {
 		r.checking = true
@@ -153,13 +155,23 @@ func (r *Reporter) start(t *task, a action) started {
 	t.inFlight[a.kind]++
 	t.sent = max(t.sent, a.write)
 	r.inFlight++
-	order, generation := t.order, r.pods[t.order.UID].generation
+	order, generation, timeout := t.order, r.pods[t.order.UID].generation, t.timeout(a)
+	slow := timeout > writeTimeout
+	if slow {
+		r.slowInFlight++
+	}
 	return func(ctx context.Context, c *connection) {
-		p, err := c.request(ctx, &order, a, generation)
+		requestCtx, cancel := context.WithCancel(t.ctx)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		p, err := c.request(requestCtx, &order, a, generation, timeout)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		t.inFlight[a.kind]--
 		r.inFlight--
+		if slow {
+			r.slowInFlight--
+		}
 		r.notify()
 		if r.tasks[order.ID] != t || ctx.Err() != nil || t.superseded(a) {
 			return // withdrawn, or stopping
@@ -200,18 +212,7 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	result := outcomeOf(err)
 	t.unreachable = false
 	if result == forbidden {
-		if r.missingSince.IsZero() {
-			r.checkAfter = now
-		}
-		switch {
-		case t.forbidden.IsZero():
-			t.forbidden = now
-			fallthrough
-		case now.Sub(t.forbidden) < r.ForbiddenDelay:
-			r.postpone(t, c, err, now)
-			return
-		}
-		result = refused
+		result = r.noteForbidden(t, now)
 	} else {
 		t.forbidden = time.Time{}
 	}
@@ -220,22 +221,55 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	}
 	switch result {
 	case succeeded:
-		t.delay, t.notBefore = 0, time.Time{}
+		if a.kind != readPod { // which says nothing about writes
+			t.delay, t.notBefore, t.conflicts, t.late = 0, time.Time{}, 0, 0
+			r.recovered(now)
+		}
 	case podGone:
 		r.left(t, now)
 		return
 	case later:
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.noteLate(a)
+		}
 		r.postpone(t, c, err, now)
 		return
 	case conflict:
-		t.wait(now, 0)
+		t.look = true
+		if t.conflicts++; t.conflicts > 1 {
+			r.postpone(t, c, err, now)
+		} else {
+			t.wait(now, 0)
+		}
+		return
+	case refused:
+		if t.written > 0 {
+			r.log.Warn("kubelet has undone the report of an eviction, and it can't be reported again", "pod", t.order.Namespace+"/"+t.order.Name, "error", oneLine(err.Error()))
+			r.apply(t, action{answer: kube.AnswerReported, ended: true}, now)
+			return
+		}
 	}
 	answer := t.done(a, result)
 	if result == refused {
 		answer.why = oneLine(err.Error())
 	}
 	r.apply(t, answer, now)
-	r.recovered(now)
+}
+
+// noteForbidden records a 403, and returns what it means for the order. It causes a check of the
+// rights, but not each time: a check may not see the cause.
+func (r *Reporter) noteForbidden(t *task, now time.Time) outcome {
+	if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
+		r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
+	}
+	if t.forbidden.IsZero() {
+		t.forbidden = now
+		return later
+	}
+	if now.Sub(t.forbidden) < r.ForbiddenDelay {
+		return later
+	}
+	return refused
 }
 
 // postpone repeats a request later, and reports that once until one succeeds.
@@ -279,54 +313,4 @@ func (r *Reporter) emit(e eventObject) started {
 			r.log.Debug("could not create an event", "reason", e.Reason, "name", e.Regarding.Name, "error", oneLine(err.Error()))
 		}
 	}
-}
-
-// check checks the rights again.
-func (r *Reporter) check(ctx context.Context, c *connection) {
-	err := r.checkRights(ctx, c.client)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inFlight--
-	r.checking = false
-	if err != nil {
-		r.checkAfter = time.Now().Add(r.ForbiddenDelay)
-	}
-	r.notify()
-}
-
-// checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
-// evictd keeps what it was told last. A right that was there is missing only if it still is
-// after ForbiddenDelay.
-func (r *Reporter) checkRights(ctx context.Context, c *client) error {
-	missing, err := c.cannotReport(ctx)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	interval := checkInterval
-	switch {
-	case missing == "":
-		r.missingSince = time.Time{}
-	case r.missingSince.IsZero():
-		r.missingSince = now
-		fallthrough
-	default: // doubles the time without it
-		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
-	}
-	r.checkAfter = now.Add(interval + rand.N(interval/10))
-	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
-		return nil
-	}
-	if missing != "" && missing != r.missing {
-		level := slog.LevelInfo // as in the manifests of a dry run
-		if r.mayReport {
-			level = slog.LevelWarn
-		}
-		r.log.Log(ctx, level, "evictions can't be reported; evictd does not evict the kubelet's pods", "reason", missing)
-	}
-	r.missing, r.mayReport = missing, missing == ""
-	r.answers.CannotReport(missing)
-	return nil
 }

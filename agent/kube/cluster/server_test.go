@@ -31,6 +31,7 @@ type apiServer struct {
 	// old answers as before Kubernetes 1.34: no list by a watch. gone answers the next
 	// watch with 410, and forbidden every request but that of the node with 403.
 	old, gone, forbidden bool
+	unsure               bool          // the rights can't be checked
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
 	opened               int           // counts the watches that are no list
 	selectors            map[string]bool
@@ -72,7 +73,7 @@ func write(t *testing.T, path, content string) {
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	token, old, forbidden := a.token, a.old, a.forbidden
+	token, old, forbidden, unsure := a.token, a.old, a.forbidden, a.unsure
 	a.mu.Unlock()
 	q := r.URL.Query()
 	switch {
@@ -80,6 +81,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 	case r.URL.Path == "/api/v1/nodes/n1":
 		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	case r.URL.Path == "/version" && unsure:
+		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not ready")
 	case r.URL.Path == "/version":
 		answer(w, map[string]string{"major": "1", "minor": "36"})
 	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 // task is an order that is carried out.
 type task struct {
 	order kube.Order
+	// ctx is that of the requests for the order, and cancel ends it when the order is withdrawn.
+	ctx    context.Context
+	cancel context.CancelFunc
 	// number is the place of the order among all, by which the oldest has precedence.
 	number uint64
 	// inFlight has the requests for the order that are in flight, by their kind.
@@ -50,6 +54,10 @@ type task struct {
 	notBefore   time.Time
 	delay       time.Duration
 	unreachable bool
+	// conflicts are those since the last write that has succeeded.
+	conflicts int
+	// late is how many writes were not answered in time since the last one that has succeeded.
+	late int
 	// forbidden is when the API server first refused the present request; zero if it did not.
 	forbidden time.Time
 	// repeat is when the answer is sent again; zero for never.
@@ -116,14 +124,17 @@ func (t *task) next(p *podState) action {
 	case p.mirror != "":
 		return action{answer: kube.AnswerForbidden, ended: true, why: "the pod is static: the kubelet does not read the status of its object, and would run it again"}
 	}
-	t.written = max(t.written, p.writes(t.order.Decided))
+	mayRun := t.order.Exclusive != "" && (t.order.Stage == kube.StageKilled || t.order.Stage == kube.StageWaiting)
+	if p.disrupted && !mayRun { // who may update the pod can write the annotation, not its status
+		t.written = max(t.written, p.writes(t.order.Decided))
+	}
 	switch {
 	case t.deletion != "":
 		return action{answer: t.deletion}
 	case p.deleting:
 		return t.terminating(p)
-	case t.large: // with grace period 1 the object remains until the kubelet has ended the pod
-		return action{kind: deletePod, grace: 1}
+	case t.large:
+		return action{kind: deletePod, grace: t.grace()}
 	}
 	switch t.order.Stage {
 	case kube.StageEnded:
@@ -134,7 +145,7 @@ func (t *task) next(p *podState) action {
 		}
 		return t.stop(p)
 	}
-	if t.written > 0 { // at StageStopping
+	if t.written > 0 && !mayRun { // at StageStopping
 		return t.report(p)
 	}
 	return t.mark(p)
@@ -169,7 +180,16 @@ func (t *task) stop(p *podState) action {
 	if !t.disrupted && !p.disrupted {
 		return action{kind: setCondition}
 	}
-	return action{kind: deletePod, grace: max(1, t.order.GraceSeconds)}
+	return action{kind: deletePod, grace: t.grace()}
+}
+
+// grace returns the grace period of a deletion. With at least 1 the object remains until the
+// kubelet has ended the pod. That of a killed pod has passed.
+func (t *task) grace() int64 {
+	if t.order.Stage == kube.StageStopping {
+		return max(1, t.order.GraceSeconds)
+	}
+	return 1
 }
 
 // mark sets the condition of a killed pod if the kubelet reports it under its own verdict.
@@ -190,8 +210,6 @@ func (t *task) done(a action, result outcome) action {
 		return t.achieved(a)
 	case podGone:
 		return action{answer: kube.AnswerGone, ended: true}
-	case conflict:
-		t.look = true
 	case tooLarge:
 		t.large = true
 	case refused:
@@ -222,6 +240,26 @@ func (t *task) achieved(a action) action {
 		return action{answer: t.deletion}
 	}
 	return action{}
+}
+
+// timeout returns the bound of a request.
+func (t *task) timeout(a action) time.Duration {
+	if a.kind != setCondition && a.kind != setPhase {
+		return writeTimeout
+	}
+	return lateTimeouts[min(t.late, len(lateTimeouts)-1)]
+}
+
+// noteLate records that a write of the status was not answered in time. Before the last attempt
+// the pod is read, because the API server may answer nothing at all. If only the write takes so
+// long, the pod's status can't be written for its size.
+func (t *task) noteLate(a action) {
+	if a.kind != setCondition && a.kind != setPhase {
+		return
+	}
+	t.late++
+	t.look = t.look || t.late == len(lateTimeouts)
+	t.large = t.large || t.late > len(lateTimeouts)
 }
 
 // wait delays the next request for the order, with jitter, and at least as long as the API

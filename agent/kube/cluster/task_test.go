@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestNext(t *testing.T) {
 	exclusive := func(stage kube.Stage, grace int64) kube.Order {
 		return kube.Order{Stage: stage, Decided: decided, Exclusive: kube.ExclusiveJob, GraceSeconds: grace}
 	}
-	failed := podState{phase: corev1.PodFailed, reason: true, mark: mark("1")}
+	failed := podState{phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true}
 	for _, tt := range []struct {
 		name string
 		task task
@@ -50,8 +51,12 @@ func TestNext(t *testing.T) {
 		{"undone", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodRunning, reason: true, mark: mark("1")}, action{kind: setPhase, write: 2}},
 		{"no reason", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1")}, action{kind: setPhase, write: 2}},
 		{"no reason, terminated", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1"), terminated: true}, action{answer: kube.AnswerReported}},
-		{"undone the sixth time", task{order: order(kube.StageEnded)}, &podState{phase: corev1.PodRunning, mark: mark("6")}, action{answer: kube.AnswerReported}},
-		{"reported, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, mark: mark("1")}, action{answer: kube.AnswerReported, ended: true}},
+		{"undone the sixth time", task{order: order(kube.StageEnded)}, &podState{phase: corev1.PodRunning, mark: mark("6"), disrupted: true}, action{answer: kube.AnswerReported}},
+		{"reported, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported, ended: true}},
+		{"ended, mark without the condition", task{order: order(kube.StageEnded)}, &podState{mark: mark("6")}, action{kind: setPhase, write: 1}},
+		{"exclusive, killed, marked by another client", task{order: exclusive(kube.StageKilled, 0)}, &podState{phase: corev1.PodRunning, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerMarked}},
+		{"exclusive, waiting, marked by another client", task{order: exclusive(kube.StageWaiting, 0)}, &podState{restarts: true, mark: mark("1"), disrupted: true}, action{}},
+		{"exclusive, killed, written", task{order: exclusive(kube.StageKilled, 0), written: 1}, &podState{phase: corev1.PodRunning, restarts: true, mark: mark("1"), disrupted: true}, action{}},
 		{"stopping", task{order: kube.Order{Stage: kube.StageStopping, Decided: decided, GraceSeconds: 5}}, &podState{restarts: true}, action{kind: setPhase, write: 1}},
 		{"stopping, exclusive", task{order: exclusive(kube.StageStopping, 5)}, &podState{}, action{kind: setCondition}},
 		{"stopping, exclusive, marked", task{order: exclusive(kube.StageStopping, 5)}, &podState{disrupted: true}, action{kind: deletePod, grace: 5}},
@@ -59,6 +64,9 @@ func TestNext(t *testing.T) {
 		{"stopping, exclusive, deleted", task{order: exclusive(kube.StageEnded, 5), deletion: kube.AnswerReported}, &podState{deleting: true}, action{answer: kube.AnswerReported}},
 		{"stopping, exclusive, deleted before a restart", task{order: exclusive(kube.StageEnded, 5)}, &podState{deleting: true, disrupted: true}, action{answer: kube.AnswerReported, ended: true}},
 		{"large", task{order: order(kube.StageEnded), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
+		{"large, stopping", task{order: kube.Order{Stage: kube.StageStopping, Decided: decided, GraceSeconds: 30}, large: true}, &podState{}, action{kind: deletePod, grace: 30}},
+		{"large, stopping, exclusive", task{order: exclusive(kube.StageStopping, 30), large: true}, &podState{}, action{kind: deletePod, grace: 30}},
+		{"large, killed after its grace period", task{order: exclusive(kube.StageKilled, 30), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
 		{"large, deleted", task{order: order(kube.StageEnded), large: true, deletion: kube.AnswerDeleted}, &podState{}, action{answer: kube.AnswerDeleted}},
 	} {
 		if diff := cmp.Diff(tt.want, tt.task.next(tt.pod), cmp.AllowUnexported(action{})); diff != "" {
@@ -147,5 +155,27 @@ func TestOutcome(t *testing.T) {
 				t.Errorf("%s, wrapped: %d; want %d", name, got, tt.want)
 			}
 		}
+	}
+}
+
+// A missing right is looked for once, not after each 403.
+func TestForbiddenChecksOnce(t *testing.T) {
+	r := NewReporter("n1", &orders{}, slog.New(slog.DiscardHandler))
+	r.Order(&kube.Order{ID: "a"})
+	now, c := time.Now(), &connection{&client{}, func(error) {}}
+	refuse := func(now time.Time) {
+		r.finish(r.tasks["a"], action{kind: setPhase, write: 1}, c, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New("x")), now)
+	}
+	if refuse(now); !r.checkAfter.Equal(now) {
+		t.Error("no check after 403")
+	}
+	later := now.Add(checkInterval) // all rights are there
+	r.checkAfter = later
+	if refuse(now.Add(time.Second)); !r.checkAfter.Equal(later) {
+		t.Error("checked again after another 403")
+	}
+	at := now.Add(r.ForbiddenDelay)
+	if refuse(at); !r.checkAfter.Equal(at) {
+		t.Error("not checked after the delay")
 	}
 }

@@ -68,10 +68,7 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
-	// evictd uses the answer after the complete list, which is therefore not read before.
-	if err := o.Reporter.checkRights(ctx, c); err != nil {
-		return c.files.explain(err)
-	}
+	o.Reporter.awaitRights(ctx)
 	err = c.checkNode(ctx, o.Node)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, o.Node)
@@ -89,14 +86,15 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 		}
 		return err
 	}
-	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, failed), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
+	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, failed, o.Reporter.listening), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
 	reflector.RunWithContext(ctx)
 	return context.Cause(ctx)
 }
 
 // pods lists and watches the pods of a node. An error goes to failed too, because the
-// reflector retries some of them by itself.
-func (c *client) pods(node string, failed func(error) error) *cache.ListWatch {
+// reflector retries some of them by itself. listening is called when the API server has accepted
+// a request.
+func (c *client) pods(node string, failed func(error) error, listening func()) *cache.ListWatch {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -107,6 +105,7 @@ func (c *client) pods(node string, failed func(error) error) *cache.ListWatch {
 			if err := c.rest.Get().Resource("pods").VersionedParams(&options, parameterCodec).Do(ctx).Into(list); err != nil {
 				return nil, report(err, failed)
 			}
+			listening()
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
@@ -118,7 +117,8 @@ func (c *client) pods(node string, failed func(error) error) *cache.ListWatch {
 			if err != nil {
 				return nil, report(err, failed)
 			}
-			return w, nil // confirms nothing: the list is to come, or an error such as 410
+			listening()
+			return w, nil // confirms no facts: the list is to come, or an error such as 410
 		},
 	}
 }

@@ -351,3 +351,48 @@ AwEB/zAFBgMrZXADQQBhlyOxQtXmDaT+rp0YUTTAUSJvVHxCU/LfDuXJx54C6CxY
 ojBEzZqg2ktSb5p7IXqEd1vLJzLi6fN8be2jH38A
 -----END CERTIFICATE-----
 `
+
+// Facts do not depend on the check of the rights, which is repeated soon.
+func TestFactsWithoutRights(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.unsure = true
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return s.Watching && n.has("a") })
+	if n.facts.CannotReport() == "" {
+		t.Error("evictions can be reported before the rights are known")
+	}
+	began := time.Now()
+	a.mu.Lock()
+	a.unsure = false
+	a.mu.Unlock()
+	n.until("rights", func(kube.Status) bool { return n.facts.CannotReport() == "" })
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("the rights were checked again after %v; want a few seconds", d)
+	}
+	if lines := strings.Count(n.log.String(), "could not find out"); lines != 1 {
+		t.Errorf("%d lines about the rights; want one; log:\n%s", lines, n.log.String())
+	}
+}
+
+// The first answer about the rights is there before the list, if it comes within a second.
+func TestRightsBeforeList(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.unsure = true
+	kubeconfig, _, _ := a.files(t)
+	time.AfterFunc(100*time.Millisecond, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.unsure = false
+	})
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return s.Watching })
+	n.reporter.mu.Lock()
+	defer n.reporter.mu.Unlock()
+	if !n.reporter.mayReport {
+		t.Error("listed before the rights were known")
+	}
+}
