@@ -124,6 +124,15 @@ func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	}
 }
 
+// ReportedJob returns the job for another kill of a pod whose eviction evictd-kube reports; ok is
+// false if the view has no container of the pod, of which a kill would therefore miss those that
+// were listed since.
+func (v *View) ReportedJob(o evict.Order, guard *evict.Guard) (job act.Job, ok bool) {
+	job = Job(o, &v.Snapshot, guard)
+	job.Reported = true
+	return job, len(job.Containers) > 0
+}
+
 // job is Job, and says whether evictd-kube reports the eviction.
 func (l *Loop) job(o evict.Order, v *View, guard *evict.Guard) act.Job {
 	job := Job(o, &v.Snapshot, guard)

@@ -179,3 +179,15 @@ func TestUnreportableVictims(t *testing.T) {
 		})
 	}
 }
+
+// The job for another kill needs the pod's containers.
+func TestJobOfRevivedPod(t *testing.T) {
+	v := &View{Snapshot: pods.Snapshot{Handles: map[string]pods.Handle{
+		"a": {SandboxID: "s-a", Containers: []evict.RunningContainer{{ID: "c-a"}}}, "b": {SandboxID: "s-b"},
+	}}}
+	for uid, want := range map[string]bool{"a": true, "b": false, "c": false} {
+		if job, ok := v.ReportedJob(evict.Order{UID: uid, Hard: true}, nil); ok != want || ok && (!job.Reported || job.SandboxID != "s-a" || !job.Order.Hard) {
+			t.Errorf("job of %s = %+v, %t; want %t", uid, job, ok, want)
+		}
+	}
+}
