@@ -99,6 +99,70 @@ func TestFeedRefusesOrders(t *testing.T) {
 	}
 }
 
+// evictd-kube goes on with its orders while evictd restarts, and not when it does not come back.
+func TestOrdersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+		r := &resets{}
+		f.Orders = r
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		defer func() { cancel(); <-done }()
+		up, version := true, false
+		go func() {
+			defer close(done)
+			f.run(ctx, "socket", func() (bool, error) {
+				switch {
+				case up:
+					f.resetOrders()
+					sleep(ctx, time.Hour)
+					return true, io.EOF
+				case version:
+					return false, &VersionError{}
+				}
+				return false, io.ErrClosedPipe
+			})
+		}()
+		want := func(when string, n int) {
+			t.Helper()
+			synctest.Wait()
+			if r.n != n {
+				t.Errorf("%s: orders withdrawn %d times; want %d", when, r.n, n)
+			}
+		}
+		time.Sleep(time.Minute)
+		want("in the first session", 1)
+		up = false
+		time.Sleep(time.Hour - time.Millisecond)
+		want("a minute after it, less a millisecond", 1)
+		time.Sleep(time.Millisecond)
+		want("a minute after it", 2)
+		time.Sleep(time.Hour)
+		want("an hour later", 2)
+		up = true
+		time.Sleep(longestBackoff)
+		want("in the second session", 3)
+		up, version = false, true
+		time.Sleep(time.Hour + ordersKept)
+		want("a minute after that, with another version", 4)
+		up, version = true, false
+		time.Sleep(versionBackoff)
+		want("in the third session", 5)
+		up = false
+		time.Sleep(time.Hour - versionBackoff)
+		up = true
+		time.Sleep(2 * ordersKept)
+		want("evictd was back within a minute", 6)
+	})
+}
+
+// resets counts calls of Reset.
+type resets struct{ n int }
+
+func (r *resets) Reset()          { r.n++ }
+func (r *resets) Order(*Order)    {}
+func (r *resets) Withdraw(string) {}
+
 // BenchmarkOrder measures the times from Ended to the call of the handler in evictd-kube, and to
 // its answer in evictd, if the handler answers at once.
 func BenchmarkOrder(b *testing.B) {
