@@ -110,6 +110,11 @@ const (
 // key returns namespace/name, to be shown.
 func (o *Order) key() string { return printable(o.Namespace + "/" + o.Name) }
 
+// awaitsProcesses reports whether the report waits until the pod's killed processes have ended.
+func (o *Order) awaitsProcesses() bool {
+	return o.Exclusive != "" && (o.Stage == StageKilled || o.Stage == StageWaiting)
+}
+
 // check validates everything but the ID, which an order does not have from its beginning.
 func (o *Order) check() error {
 	for _, f := range []struct{ field, value string }{{"uid", o.UID}, {"namespace", o.Namespace}, {"name", o.Name}} {
