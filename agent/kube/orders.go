@@ -303,9 +303,10 @@ func (o *Orders) Run(ctx context.Context) {
 }
 
 // Stop waits until all orders have a final answer or ctx ends, withdraws all orders and waits
-// up to flushTimeout until the session has sent that. From its begin no order begins. After it the
-// fences can be lifted: evictd-kube no longer reports a pod as Failed that its kubelet may start
-// again. Run and the session have to go on meanwhile.
+// up to flushTimeout until the session has sent that. Once it is called no order begins. After it the
+// fences can be lifted: evictd-kube sends no request to report a pod as Failed that its kubelet may
+// start again, but one that the API server has received may still take effect. Run and the session
+// have to go on meanwhile.
 func (o *Orders) Stop(ctx context.Context) {
 	for o.unanswered() > 0 {
 		select {
