@@ -175,8 +175,9 @@
 //   - No answer, or one that is not final, means the same for FenceTimeout.
 //   - forbidden lifts the fence of one pod that evictd has just killed. The kubelet starts it
 //     again, and evictd does not evict it again until its own restart, or until evictd-kube
-//     says that it can report again after it could not. So it can protect each pod after its first eviction, as it can by a fact that says the pod is critical. Each
-//     is shown in the status, counted, and logged at most every [logInterval].
+//     says that it can report again after it could not. So it can protect each pod after its
+//     first eviction, as it can by a fact that says the pod is critical. Each is shown in the
+//     status, counted, and logged at most every [logInterval].
 //
 // It can't begin or advance an order, name a pod that evictd does not evict, or have a fence
 // lifted earlier in any other way.
@@ -204,10 +205,10 @@
 // # Age
 //
 // The age of the facts is the time since the API server last confirmed them: with a list, a
-// watch event or a bookmark, but not by opening a watch. Facts do not expire. They are saved to disk with their time,
-// and evictd uses them after a restart while the API server or evictd-kube is away. While the
-// API server is away, no new pod can be bound to the node. While only evictd-kube is away, new
-// pods run without facts. The facts of a pod that is no longer in the API are kept while the
+// watch event or a bookmark, but not by opening a watch. Facts do not expire. They are saved to
+// disk with their time, and evictd uses them after a restart while the API server or evictd-kube
+// is away. While the API server is away, no new pod can be bound to the node. While only
+// evictd-kube is away, new pods run without facts. The facts of a pod that is no longer in the API are kept while the
 // runtime lists the pod, because a deletion with grace period 0 removes the object before the
 // containers. While a threshold is met, changed facts are saved every [ageSaveInterval] only.
 package kube

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,16 +109,17 @@ func TestOrdersAreForgotten(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		defer func() { cancel(); <-done }()
-		up, version := true, false
+		var up, version atomic.Bool
+		up.Store(true)
 		go func() {
 			defer close(done)
 			f.run(ctx, "socket", func() (bool, error) {
 				switch {
-				case up:
+				case up.Load():
 					f.resetOrders()
 					sleep(ctx, time.Hour)
 					return true, io.EOF
-				case version:
+				case version.Load():
 					return false, &VersionError{}
 				}
 				return false, io.ErrClosedPipe
@@ -126,40 +128,42 @@ func TestOrdersAreForgotten(t *testing.T) {
 		want := func(when string, n int) {
 			t.Helper()
 			synctest.Wait()
-			if r.n != n {
-				t.Errorf("%s: orders withdrawn %d times; want %d", when, r.n, n)
+			if got := int(r.n.Load()); got != n {
+				t.Errorf("%s: orders withdrawn %d times; want %d", when, got, n)
 			}
 		}
 		time.Sleep(time.Minute)
 		want("in the first session", 1)
-		up = false
+		up.Store(false)
 		time.Sleep(time.Hour - time.Millisecond)
 		want("a minute after it, less a millisecond", 1)
 		time.Sleep(time.Millisecond)
 		want("a minute after it", 2)
 		time.Sleep(time.Hour)
 		want("an hour later", 2)
-		up = true
+		up.Store(true)
 		time.Sleep(longestBackoff)
 		want("in the second session", 3)
-		up, version = false, true
+		up.Store(false)
+		version.Store(true)
 		time.Sleep(time.Hour + ordersKept)
 		want("a minute after that, with another version", 4)
-		up, version = true, false
+		up.Store(true)
+		version.Store(false)
 		time.Sleep(versionBackoff)
 		want("in the third session", 5)
-		up = false
+		up.Store(false)
 		time.Sleep(time.Hour - versionBackoff)
-		up = true
+		up.Store(true)
 		time.Sleep(2 * ordersKept)
 		want("evictd was back within a minute", 6)
 	})
 }
 
 // resets counts calls of Reset.
-type resets struct{ n int }
+type resets struct{ n atomic.Int32 }
 
-func (r *resets) Reset()          { r.n++ }
+func (r *resets) Reset()          { r.n.Add(1) }
 func (r *resets) Order(*Order)    {}
 func (r *resets) Withdraw(string) {}
 
