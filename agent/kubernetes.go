@@ -75,10 +75,7 @@ func (d *daemon) buildEvictions() {
 	d.evictions = evictions.New(evictions.Options{
 		Orders: d.orders, Inventory: d.inventory, Records: d.records, Hierarchy: d.hierarchy, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		Exclusive: d.facts.Exclusive, Connected: func() bool { return d.facts.Status(time.Now()).Watching },
-		Decided: func() (ok, dryRun bool) {
-			v := d.lastView.Load()
-			return v != nil && !v.Snapshot.Listed.IsZero(), v != nil && v.Mode.DryRun
-		},
+		Decided: d.decided,
 		Resume: func(ctx context.Context, o evict.Order) {
 			if job, ok := d.lastView.Load().ReportedJob(o, d.inventory.Guard()); ok {
 				d.execute.Resume(ctx, job, false)
@@ -92,6 +89,14 @@ func (d *daemon) buildEvictions() {
 	}
 	d.killer.Fencer = d.evictions
 	d.execute.Subscribe(d.evictions.Report)
+}
+
+// decided reports whether the loop's view is of the last list of the pods, and so has the
+// containers that agent/kube/evictions knows of, and whether it is in dry run.
+func (d *daemon) decided() (ok, dryRun bool) {
+	v := d.lastView.Load()
+	ok = v != nil && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
+	return ok, v != nil && v.Mode.DryRun
 }
 
 // releaseLeft lifts the fences of an earlier run, which this one can't use.

@@ -104,6 +104,27 @@ func TestForbiddenReport(t *testing.T) {
 	}
 }
 
+// The loop has decided when its view is of the last list.
+func TestDecided(t *testing.T) {
+	d := buildHere(t)
+	if ok, _ := d.decided(); ok {
+		t.Error("decided before the first step")
+	}
+	if err := d.inventory.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	listed := d.inventory.LastAttempt()
+	for _, tt := range []struct {
+		listed, attempt time.Time
+		want            bool
+	}{{time.Time{}, listed, false}, {listed, listed.Add(-time.Second), false}, {listed, listed, true}} {
+		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true}, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
+		if ok, dryRun := d.decided(); ok != tt.want || !dryRun {
+			t.Errorf("decided() of a view of the list at %v, %v = %t, %t; want %t in dry run", tt.listed, tt.attempt, ok, dryRun, tt.want)
+		}
+	}
+}
+
 // A run continues with the orders to evictd-kube that the run before has saved, unless it is in
 // dry run, and marks fences where the options say.
 func TestOrdersAreSaved(t *testing.T) {

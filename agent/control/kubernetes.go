@@ -56,8 +56,8 @@ type Orders struct {
 	// kubelet has undone, and that were written again.
 	Answers map[string]uint64 `json:"answers,omitempty"`
 	Undone  uint64            `json:"undone"`
-	// Fences counts the fences that are set now for an eviction, and FencesUnlifted others that
-	// could not be lifted. FencesFailed counts the evictions without a fence because it could not be set,
+	// Fences counts the fences that are set now, without FencesUnlifted: those that could not be
+	// lifted. FencesFailed counts the evictions without a fence because it could not be set,
 	// FencesChanged the limits of fences that another program wrote, and FencesLifted the fences
 	// that were lifted.
 	Fences         int    `json:"fences"`

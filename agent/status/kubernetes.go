@@ -14,8 +14,7 @@ import (
 
 // FenceStatus describes the fences of evicted pods.
 type FenceStatus struct {
-	// Set is how many are set now for an eviction, and Unlifted how many others could not be
-	// lifted.
+	// Set is how many are set now, without Unlifted: those that could not be lifted.
 	Set, Unlifted int
 	// These count since the start: evictions without a fence because it could not be set, fences
 	// that were lifted, limits of fences that another program wrote, and evicted pods of which
