@@ -356,7 +356,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		}
 	}
 	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.hierarchy.Version.String(),
-		"thresholds", describeThresholds(policy))
+		"thresholds", status.DescribeThresholds(policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
 	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, self.ResetNice) })

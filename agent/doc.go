@@ -105,7 +105,9 @@
 //     cause is bounded, and identity is proven by UID, namespace and inode, never by a name
 //     that any user can choose.
 //  16. A pod of a kubelet that evictd has killed does not run again before the API server
-//     knows, unless that takes longer than kube.fenceTimeout or its fence fails, which is
-//     reported. A fence never outlives its order: it is marked before it is set, and lifted
-//     when the order ends before the pod's cgroup is removed.
+//     knows, except in these cases, which are logged: its fence could not be set, the API
+//     server refuses the report, kube.fenceTimeout has passed, evictd stops, or it crashed
+//     before it had saved the order. A fence is marked before it is set, and lifted when its
+//     order ends before the pod's cgroup is removed. Fences of an evictd that crashed stay
+//     until the next start.
 package agent

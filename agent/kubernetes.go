@@ -14,7 +14,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/kube/evictions"
-	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/podfence"
 	"github.com/evictd/evictd/agent/version"
 	"github.com/evictd/evictd/kernel"
@@ -27,12 +26,21 @@ func (d *daemon) buildFacts(cfg *config.Config) {
 	}
 	d.orders = kube.NewOrders(kube.OrdersOptions{
 		FenceTimeout: cfg.Kube.FenceTimeout, Lift: func(uid, why string) { d.evictions.Lift(uid, why) }, Save: d.stateWriter.Request, Log: d.log.Logger,
-		Answered: func(uid string, answer kube.Answer, at time.Time) { d.records.SetReport(uid, string(answer), at) },
+		Answered: d.answered,
 	})
 	d.facts = kube.NewFacts()
 	if err := d.facts.Load(d.store); err != nil {
 		d.log.Error("saved facts about pods can't be used; their priorities are unknown until evictd-kube connects", "error", err)
 		d.startWarnings = append(d.startWarnings, err.Error())
+	}
+}
+
+// answered records the final answer to an order. The next list exempts a pod whose report is
+// forbidden.
+func (d *daemon) answered(uid string, answer kube.Answer, at time.Time) {
+	d.records.SetReport(uid, string(answer), at)
+	if answer == kube.AnswerForbidden {
+		d.inventory.Refresh()
 	}
 }
 
@@ -67,14 +75,11 @@ func (d *daemon) buildEvictions() {
 	d.evictions = evictions.New(evictions.Options{
 		Orders: d.orders, Inventory: d.inventory, Records: d.records, Hierarchy: d.hierarchy, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		Exclusive: d.facts.Exclusive, Connected: func() bool { return d.facts.Status(time.Now()).Watching },
-		Decided: func() (ok, dryRun bool) {
-			v := d.lastView.Load()
-			return v != nil && !v.Snapshot.Listed.IsZero(), v != nil && v.Mode.DryRun
-		},
+		Decided: d.decided,
 		Resume: func(ctx context.Context, o evict.Order) {
-			job := loop.Job(o, &d.lastView.Load().Snapshot, d.inventory.Guard())
-			job.Reported = true
-			d.execute.Resume(ctx, job, false)
+			if job, ok := d.lastView.Load().ReportedJob(o, d.inventory.Guard()); ok {
+				d.execute.Resume(ctx, job, false)
+			}
 		},
 	})
 	d.closers = append(d.closers, d.evictions.Close)
@@ -84,6 +89,14 @@ func (d *daemon) buildEvictions() {
 	}
 	d.killer.Fencer = d.evictions
 	d.execute.Subscribe(d.evictions.Report)
+}
+
+// decided reports whether the loop's view is of the last list of the pods, and so has the
+// containers that agent/kube/evictions knows of, and whether it is in dry run.
+func (d *daemon) decided() (ok, dryRun bool) {
+	v := d.lastView.Load()
+	ok = v != nil && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
+	return ok, v != nil && v.Mode.DryRun
 }
 
 // releaseLeft lifts the fences of an earlier run, which this one can't use.

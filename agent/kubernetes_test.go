@@ -13,8 +13,10 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
@@ -73,6 +75,53 @@ func TestNoSocketForEvictdKube(t *testing.T) {
 	}
 	if err := context.Cause(ctx); err != nil {
 		t.Errorf("evictd ended: %v", err)
+	}
+}
+
+// A pod whose report is forbidden is exempt from the next list on, which comes at once.
+func TestForbiddenReport(t *testing.T) {
+	d := buildHere(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var g group
+	g.run("inventory", func() error { return d.inventory.Run(ctx) })
+	defer g.wait.Wait()
+	defer cancel()
+	for d.inventory.LastAttempt().IsZero() {
+		time.Sleep(time.Millisecond)
+	}
+	listed := d.inventory.Changed()
+	d.answered("u", kube.AnswerReported, time.Now())
+	select {
+	case <-listed:
+		t.Error("a list after a report; want none")
+	case <-time.After(200 * time.Millisecond):
+	}
+	d.answered("u", kube.AnswerForbidden, time.Now())
+	select {
+	case <-listed:
+	case <-time.After(pods.ListInterval / 2):
+		t.Error("no list after a refused report")
+	}
+}
+
+// The loop has decided when its view is of the last list.
+func TestDecided(t *testing.T) {
+	d := buildHere(t)
+	if ok, _ := d.decided(); ok {
+		t.Error("decided before the first step")
+	}
+	if err := d.inventory.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	listed := d.inventory.LastAttempt()
+	for _, tt := range []struct {
+		listed, attempt time.Time
+		want            bool
+	}{{time.Time{}, listed, false}, {listed, listed.Add(-time.Second), false}, {listed, listed, true}} {
+		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true}, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
+		if ok, dryRun := d.decided(); ok != tt.want || !dryRun {
+			t.Errorf("decided() of a view of the list at %v, %v = %t, %t; want %t in dry run", tt.listed, tt.attempt, ok, dryRun, tt.want)
+		}
 	}
 }
 

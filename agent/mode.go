@@ -2,7 +2,6 @@ package agent
 
 import (
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/kernel"
@@ -25,19 +24,6 @@ func (d *daemon) cannotReport() string {
 		return "no evictd-kube is configured (kube.uid)"
 	}
 	return d.facts.CannotReport()
-}
-
-// describeThresholds formats thresholds as the kubelet's flags do.
-func describeThresholds(p *evict.Policy) []string {
-	var list []string
-	for _, t := range p.Thresholds {
-		text := t.Signal.String() + "<" + t.Value.String()
-		if !t.Hard() {
-			text += " for " + t.Grace.String()
-		}
-		list = append(list, text)
-	}
-	return list
 }
 
 // describeConfigured returns why the configuration asks for dry run, or "".

@@ -38,14 +38,16 @@ type Orders struct {
 	Pending           int      `json:"pending"`
 	Unanswered        int      `json:"unanswered"`
 	UnansweredSeconds *float64 `json:"unansweredSeconds"`
-	// Oldest are up to twenty pending orders, the oldest first.
+	// Oldest are up to twenty pending orders, the oldest first. With a final answer they only
+	// wait for the removal of the pod's cgroup.
 	Oldest List[Order] `json:"oldest"`
 	// Forbidden counts the pods that are not evicted because the API server has refused the
-	// report of an eviction.
+	// report of an eviction, also those that are gone; at most 1,000.
 	Forbidden int `json:"forbiddenPods"`
 	// Begun counts the orders, Revived the evicted pods of which the kubelet started a container
 	// again, Rejected the evictions without an order because too many were pending, and TimedOut the
-	// orders that ended without a final answer.
+	// orders that ended after kube.fenceTimeout, because the final answer or the removal of the
+	// pod's cgroup did not come.
 	Begun    uint64 `json:"begun"`
 	Revived  uint64 `json:"revived"`
 	Rejected uint64 `json:"rejected"`
@@ -54,7 +56,7 @@ type Orders struct {
 	// kubelet has undone, and that were written again.
 	Answers map[string]uint64 `json:"answers,omitempty"`
 	Undone  uint64            `json:"undone"`
-	// Fences counts the fences that are set now, and FencesUnlifted those of them that could not be
+	// Fences counts the fences that are set now, without FencesUnlifted: those that could not be
 	// lifted. FencesFailed counts the evictions without a fence because it could not be set,
 	// FencesChanged the limits of fences that another program wrote, and FencesLifted the fences
 	// that were lifted.
@@ -79,6 +81,11 @@ type Order struct {
 	Exclusive string `json:"exclusive,omitempty"`
 	// CgroupGone is set when the pod's cgroup was removed, so that only the answer is missing.
 	CgroupGone bool `json:"cgroupGone,omitempty"`
+	// Final is set when nothing more is expected of evictd-kube. AwaitsProcesses is set while
+	// killed processes have not ended, of a pod that must not run twice: it is not reported
+	// before.
+	Final           bool `json:"final,omitempty"`
+	AwaitsProcesses bool `json:"awaitsProcesses,omitempty"`
 }
 
 // Refusal is a fact about a pod that is not used, with the reason.

@@ -121,13 +121,15 @@ func (r *Records) Last(uid string) (record evict.Record, ok bool) {
 	return evict.Record{}, false
 }
 
-// resume makes a pod's newest record pending again.
+// resume makes a pod's newest record pending again. Its times will be those of what is done now.
 func (r *Records) resume(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
 		if r.list[i].UID == uid && r.list[i].Result == evict.ResultUnknown {
-			r.list[i].Result, r.list[i].Error = evict.ResultPending, ""
+			rec := &r.list[i]
+			rec.Result, rec.Error = evict.ResultPending, ""
+			rec.SignalSent, rec.FirstGone, rec.LastGone = time.Time{}, time.Time{}, time.Time{}
 			return
 		}
 	}

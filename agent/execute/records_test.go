@@ -254,3 +254,14 @@ func TestKernelKillsKeepEvictions(t *testing.T) {
 		t.Errorf("kills by the kernel kept: %q; want the last %d", kernel, maxKernelRecords)
 	}
 }
+
+// A pod whose eviction is resumed has not ended, although its containers of an earlier run had.
+func TestResumedRecordHasNoTimes(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var r Records
+	r.Restore([]evict.Record{{UID: "u", Decided: at, SignalSent: at, FirstGone: at, LastGone: at, Result: evict.ResultPending}})
+	r.resume("u")
+	if rec, _ := r.Last("u"); rec.Result != evict.ResultPending || !rec.Decided.Equal(at) || !rec.SignalSent.IsZero() || !rec.FirstGone.IsZero() || !rec.LastGone.IsZero() {
+		t.Errorf("record = %+v; want it pending, and without the times of the earlier run", rec)
+	}
+}

@@ -101,13 +101,14 @@
 //	killed, 10 s, must not run twice ─▶ waiting
 //	killed, 300 ms, may run twice    ─▶ ended
 //	any, Ended or CgroupGone         ─▶ ended
+//	ended, Begin without a grace period, must not run twice, no final answer ─▶ killed
 //
 // An order ends, and is withdrawn, when
 //
 //   - the pod's cgroup is gone and the answer is final, in whichever order: this is the success;
 //   - the pod was not evicted, for example because no process could be signalled (Refused);
 //   - the answer is forbidden: the fence is lifted, and the pod is not evicted again while
-//     evictd runs (Forbidden);
+//     evictd runs, or until evictd-kube can report again after it could not (Forbidden);
 //   - FenceTimeout has passed since its begin and its grace period, and since the first final
 //     answer: the fence is lifted;
 //   - the pod runs again and is evicted again: the next order replaces it under another ID;
@@ -119,9 +120,11 @@
 //  2. The order of a pod that must not run twice reaches the stage ended only when no process
 //     of the pod's containers is left, as evictd itself has seen. No answer changes a stage.
 //  3. A fence is lifted after its order was withdrawn, so that evictd-kube does not report a
-//     pod as Failed that its kubelet may start again.
+//     pod as Failed that its kubelet may start again. A request that the API server has
+//     received before may still take effect. evictd-kube withdraws all orders itself when it
+//     had no session for [ordersKept].
 //  4. Orders survive a restart of either side. evictd saves them (agent/state) and sends them
-//     all at the begin of each session. evictd-kube finds in the pod's object what it has done,
+//     all at the beginning of each session. evictd-kube finds in the pod's object what it has done,
 //     by Order.Decided, which therefore stays as it is when the wall clock is set. The timers
 //     go on by the clock of the boot. A reboot ends the orders, as it ends the fences.
 //
@@ -171,9 +174,10 @@
 //     answer, which is at most twice FenceTimeout in all. A later answer does not change that.
 //   - No answer, or one that is not final, means the same for FenceTimeout.
 //   - forbidden lifts the fence of one pod that evictd has just killed. The kubelet starts it
-//     again, and evictd does not evict it again until its own restart. So it can protect each
-//     pod after its first eviction, as it can by a fact that says the pod is critical. Each
-//     is shown in the status, counted, and logged at most every [logInterval].
+//     again, and evictd does not evict it again until its own restart, or until evictd-kube
+//     says that it can report again after it could not. So it can protect each pod after its
+//     first eviction, as it can by a fact that says the pod is critical. Each is shown in the
+//     status, counted, and logged at most every [logInterval].
 //
 // It can't begin or advance an order, name a pod that evictd does not evict, or have a fence
 // lifted earlier in any other way.
@@ -201,10 +205,10 @@
 // # Age
 //
 // The age of the facts is the time since the API server last confirmed them: with a list, a
-// watch event or a bookmark, but not by opening a watch. Facts do not expire. They are saved to disk with their time,
-// and evictd uses them after a restart while the API server or evictd-kube is away. While the
-// API server is away, no new pod can be bound to the node. While only evictd-kube is away, new
-// pods run without facts. The facts of a pod that is no longer in the API are kept while the
+// watch event or a bookmark, but not by opening a watch. Facts do not expire. They are saved to
+// disk with their time, and evictd uses them after a restart while the API server or evictd-kube
+// is away. While the API server is away, no new pod can be bound to the node. While only
+// evictd-kube is away, new pods run without facts. The facts of a pod that is no longer in the API are kept while the
 // runtime lists the pod, because a deletion with grace period 0 removes the object before the
 // containers. While a threshold is met, changed facts are saved every [ageSaveInterval] only.
 package kube

@@ -32,7 +32,8 @@ type Facts struct {
 	state State
 	seen  time.Time // when state came
 	// cannotReport is why evictd-kube may not report evictions; nil if it has never said.
-	cannotReport *string
+	cannotReport   *string
+	canReportAgain bool // cannotReport was set to "", and had a reason before
 }
 
 // fact is the facts about one pod.
@@ -97,14 +98,14 @@ func (f *Facts) Specification(running *evict.Pod) *evict.Pod {
 }
 
 // Exclusive returns why two instances of the pod with a UID must not run at the same time
-// ([Pod.Exclusive]); "" if they may.
+// ([Pod.Exclusive]); "" if they may, and ExclusiveUnknown without facts.
 func (f *Facts) Exclusive(uid string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if known := f.pods[uid]; known != nil {
 		return known.pod.Exclusive
 	}
-	return ""
+	return ExclusiveUnknown
 }
 
 // contradiction returns how facts contradict a running pod; "" if they do not.

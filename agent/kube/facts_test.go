@@ -270,14 +270,14 @@ func TestCannotReport(t *testing.T) {
 	want("facts of an earlier version", never)
 }
 
-// Without facts nothing is known to keep two instances of a pod from running.
+// Without facts two instances of a pod must not run.
 func TestExclusive(t *testing.T) {
 	f, p := NewFacts(), web()
 	p.Exclusive = ExclusiveStatefulSet
 	if why := f.put(p, time.Now()); why != "" {
 		t.Fatal(why)
 	}
-	for uid, want := range map[string]string{p.UID: ExclusiveStatefulSet, "other": ""} {
+	for uid, want := range map[string]string{p.UID: ExclusiveStatefulSet, "other": ExclusiveUnknown} {
 		if got := f.Exclusive(uid); got != want {
 			t.Errorf("Exclusive(%s) = %q; want %q", uid, got, want)
 		}

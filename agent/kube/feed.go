@@ -21,6 +21,9 @@ const (
 	// versionBackoff is the back-off after a session with another version: an upgrade
 	// takes minutes.
 	versionBackoff = 30 * time.Second
+	// ordersKept is how long orders are carried out without a session. An evictd that restarts
+	// is back within seconds.
+	ordersKept = time.Minute
 )
 
 // Feed is evictd-kube's side of the protocol: it keeps the facts about all pods of the node
@@ -142,7 +145,8 @@ func (f *Feed) Fail(why string) {
 func (f *Feed) notify() { wakeUp(f.wake) }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
-// after each failure, until ctx ends.
+// after each failure, until ctx ends. It withdraws the orders when there was no session for
+// ordersKept.
 func (f *Feed) Run(ctx context.Context, socket string) {
 	f.run(ctx, socket, func() (bool, error) { return f.session(ctx, socket) })
 }
@@ -150,13 +154,18 @@ func (f *Feed) Run(ctx context.Context, socket string) {
 // run runs sessions until ctx ends.
 func (f *Feed) run(ctx context.Context, socket string, session func() (established bool, err error)) {
 	backoff, last := firstBackoff, ""
+	var ended time.Time // when the last session ended; zero if its orders are withdrawn
 	for ctx.Err() == nil {
 		established, err := session()
 		if ctx.Err() != nil {
 			break
 		}
 		if established {
-			backoff, last = firstBackoff, "" // log how it ended
+			backoff, last, ended = firstBackoff, "", time.Now() // log how it ended
+		}
+		if !ended.IsZero() && time.Since(ended) >= ordersKept {
+			ended = time.Time{}
+			f.forgetOrders()
 		}
 		var version *VersionError
 		if errors.As(err, &version) {
@@ -166,7 +175,11 @@ func (f *Feed) run(ctx context.Context, socket string, session func() (establish
 			f.Log.Warn("no session with evictd; trying again", "socket", socket, "error", printable(text))
 			last = text
 		}
-		if !sleep(ctx, backoff/2+rand.N(backoff/2)) {
+		wait := backoff/2 + rand.N(backoff/2)
+		if !ended.IsZero() {
+			wait = min(wait, time.Until(ended.Add(ordersKept)))
+		}
+		if !sleep(ctx, wait) {
 			break
 		}
 		backoff = min(2*backoff, max(longestBackoff, backoff))

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// OrderHandler carries out evictd's orders. Its methods are called by one goroutine, which
-// reads evictd's messages, and must not block.
+// OrderHandler carries out evictd's orders. Its methods are called by one goroutine at a time, and
+// must not block.
 type OrderHandler interface {
-	// Reset is called at the begin of each session, before its first order. It withdraws all
+	// Reset is called at the beginning of each session, before its first order. It withdraws all
 	// orders: those that are still pending follow at once. The handler may keep what it knows
-	// about them. Between two sessions it goes on with the orders that it has.
+	// about them. Between two sessions it goes on with the orders that it has, for a minute:
+	// then it is called too. Without evictd their pods may run again for another reason.
 	Reset()
 	// Order is called for a new order, for each later stage of it, and once in each session. The
 	// handler reports its present answer each time: the one before may have been lost with the
@@ -52,13 +53,24 @@ func (f *Feed) Report(r *Report) {
 	wakeUp(f.reported)
 }
 
-// resetOrders begins a session.
+// resetOrders withdraws all orders.
 func (f *Feed) resetOrders() {
 	f.mu.Lock()
 	f.orders, f.reports = map[string]bool{}, nil
 	f.mu.Unlock()
 	if f.Orders != nil {
 		f.Orders.Reset()
+	}
+}
+
+// forgetOrders withdraws the orders of the last session.
+func (f *Feed) forgetOrders() {
+	f.mu.Lock()
+	n := len(f.orders)
+	f.mu.Unlock()
+	f.resetOrders()
+	if n > 0 {
+		f.Log.Warn("evictd does not come back; its orders are not carried out any more", "orders", n, "after", ordersKept.String())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,73 @@ func TestFeedRefusesOrders(t *testing.T) {
 		}
 	}
 }
+
+// evictd-kube goes on with its orders while evictd restarts, and not when it does not come back.
+func TestOrdersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+		r := &resets{}
+		f.Orders = r
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		defer func() { cancel(); <-done }()
+		var up, version atomic.Bool
+		up.Store(true)
+		go func() {
+			defer close(done)
+			f.run(ctx, "socket", func() (bool, error) {
+				switch {
+				case up.Load():
+					f.resetOrders()
+					sleep(ctx, time.Hour)
+					return true, io.EOF
+				case version.Load():
+					return false, &VersionError{}
+				}
+				return false, io.ErrClosedPipe
+			})
+		}()
+		want := func(when string, n int) {
+			t.Helper()
+			synctest.Wait()
+			if got := int(r.n.Load()); got != n {
+				t.Errorf("%s: orders withdrawn %d times; want %d", when, got, n)
+			}
+		}
+		time.Sleep(time.Minute)
+		want("in the first session", 1)
+		up.Store(false)
+		time.Sleep(time.Hour - time.Millisecond)
+		want("a minute after it, less a millisecond", 1)
+		time.Sleep(time.Millisecond)
+		want("a minute after it", 2)
+		time.Sleep(time.Hour)
+		want("an hour later", 2)
+		up.Store(true)
+		time.Sleep(longestBackoff)
+		want("in the second session", 3)
+		up.Store(false)
+		version.Store(true)
+		time.Sleep(time.Hour + ordersKept)
+		want("a minute after that, with another version", 4)
+		up.Store(true)
+		version.Store(false)
+		time.Sleep(versionBackoff)
+		want("in the third session", 5)
+		up.Store(false)
+		time.Sleep(time.Hour - versionBackoff)
+		up.Store(true)
+		time.Sleep(2 * ordersKept)
+		want("evictd was back within a minute", 6)
+	})
+}
+
+// resets counts calls of Reset.
+type resets struct{ n atomic.Int32 }
+
+func (r *resets) Reset()          { r.n.Add(1) }
+func (r *resets) Order(*Order)    {}
+func (r *resets) Withdraw(string) {}
 
 // BenchmarkOrder measures the times from Ended to the call of the handler in evictd-kube, and to
 // its answer in evictd, if the handler answers at once.

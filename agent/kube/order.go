@@ -35,7 +35,7 @@ const (
 const WaitingEventDelay = 10 * time.Second
 
 // Order asks evictd-kube to report the eviction of a pod to the API server. evictd sends it
-// again at each later stage and at the begin of each session, until it withdraws it.
+// again at each later stage and at the beginning of each session, until it withdraws it.
 // evictd-kube carries out each stage once; it finds in the pod's object what was done.
 type Order struct {
 	// ID identifies the order: at most 64 characters of those of a name.
@@ -65,7 +65,8 @@ type OrderID struct {
 // Answer is what became of an order in the API.
 type Answer string
 
-// The answers. All but AnswerMarked, AnswerAsserted and AnswerDelayed are final.
+// The answers. All but AnswerMarked, AnswerAsserted and AnswerDelayed are final: the order needs
+// nothing more of evictd-kube. AnswerAsserted may follow a final answer, and changes nothing.
 const (
 	// AnswerMarked: the condition DisruptionTarget is set.
 	AnswerMarked Answer = "marked"
@@ -82,7 +83,7 @@ const (
 	// AnswerTerminating: the pod was being deleted already, and was left alone.
 	AnswerTerminating Answer = "terminating"
 	// AnswerForbidden: the API server refuses for good (403, or a policy). evictd lifts the
-	// fence and evicts the pod no more.
+	// fence and evicts the pod no more, see [Orders.Forbidden].
 	AnswerForbidden Answer = "forbidden"
 	// AnswerDelayed: the API server could not be reached, and evictd-kube tries again.
 	AnswerDelayed Answer = "delayed"
@@ -109,6 +110,11 @@ const (
 
 // key returns namespace/name, to be shown.
 func (o *Order) key() string { return printable(o.Namespace + "/" + o.Name) }
+
+// awaitsProcesses reports whether the report waits until the pod's killed processes have ended.
+func (o *Order) awaitsProcesses() bool {
+	return o.Exclusive != "" && (o.Stage == StageKilled || o.Stage == StageWaiting)
+}
 
 // check validates everything but the ID, which an order does not have from its beginning.
 func (o *Order) check() error {

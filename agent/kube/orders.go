@@ -83,7 +83,6 @@ type Orders struct {
 	byUID     map[string]*pending
 	byID      map[string]*pending
 	forbidden uidSet // whose report was forbidden
-	ended     uidSet // whose order has ended
 	session   *outbox
 	stopping  bool
 	counts    OrdersStatus // the counters only
@@ -144,7 +143,9 @@ func (o *Orders) log(level slog.Level, message string, args ...any) {
 
 // Begin begins the order for an eviction and returns its ID, for the mark of the pod's fence.
 // While an order for the UID is pending, it returns the ID of that one, and an eviction without
-// Grace means that the pod was killed: StageStopping becomes StageKilled. But an eviction that
+// Grace means that the pod was killed: StageStopping becomes StageKilled, and so does StageEnded
+// of a pod that must not run twice and has no final answer: the processes that were killed now
+// have not ended. But an eviction that
 // was decided later, after Ended or CgroupGone, is that of a pod that runs again: its order has
 // another ID and replaces the one before. Begin fails with ErrTooManyOrders, ErrForbidden,
 // ErrEnding or ErrStopping, and for an eviction that is not valid: then the pod can't be reported
@@ -169,9 +170,9 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	case before.Ended && order.Decided.After(before.Order.Decided) && !e.Decided.IsZero():
 		o.finish(before)
 	default:
-		if before.Order.Stage == StageStopping && order.Stage == StageKilled {
+		if order.Stage == StageKilled && before.killable() {
 			o.advance(before, StageKilled, now)
-			before.Killed = now
+			before.Killed, before.Ended = now, false
 			o.notify()
 		}
 		return before.Order.ID, nil
@@ -186,9 +187,6 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 		p.Killed = now
 	}
 	o.counts.Begun++
-	if o.ended.has(e.UID) {
-		o.counts.Revived++
-	}
 	o.byUID[e.UID], o.byID[order.ID] = p, p
 	o.changed = true
 	o.send(p)
@@ -263,11 +261,22 @@ func (o *Orders) Pending(uid string) bool {
 }
 
 // Forbidden reports whether the API server has refused to report the eviction of the pod. It
-// must not be evicted again while evictd runs.
+// must not be evicted again until evictd-kube says that it can report again after it could not,
+// or evictd restarts.
 func (o *Orders) Forbidden(uid string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.forbidden.has(uid)
+}
+
+// allow forgets which pods' reports were forbidden, because the cause may have been removed.
+func (o *Orders) allow() {
+	o.mu.Lock()
+	defer o.unlock()
+	if n := len(o.forbidden.order); n > 0 {
+		o.log(slog.LevelInfo, "evictd-kube can report evictions again; pods whose report was refused before are no longer exempt", "pods", n)
+	}
+	o.forbidden = uidSet{}
 }
 
 // Run carries out what depends on time, and calls Lift, until ctx ends.
@@ -294,9 +303,10 @@ func (o *Orders) Run(ctx context.Context) {
 }
 
 // Stop waits until all orders have a final answer or ctx ends, withdraws all orders and waits
-// up to flushTimeout until the session has sent that. From its begin no order begins. After it the
-// fences can be lifted: evictd-kube no longer reports a pod as Failed that its kubelet may start
-// again. Run and the session have to go on meanwhile.
+// up to flushTimeout until the session has sent that. Once it is called no order begins. After it the
+// fences can be lifted: evictd-kube sends no request to report a pod as Failed that its kubelet may
+// start again, but one that the API server has received may still take effect. Run and the session
+// have to go on meanwhile.
 func (o *Orders) Stop(ctx context.Context) {
 	for o.unanswered() > 0 {
 		select {

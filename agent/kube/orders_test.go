@@ -172,7 +172,23 @@ var orderCases = []struct {
 	{"forbidden without a cgroup", eviction("u", ""), "killed u", []step{gone("ended u"), answered(AnswerForbidden, "withdraw")}, false, ""},
 	{"not answered", eviction("u", ExclusiveJob), "killed u", []step{
 		after(time.Hour-time.Millisecond, "waiting u"), after(time.Millisecond, "withdraw"),
+	}, false, "its processes did not end within 1h0m0s, and it must not run twice (Job)"},
+	{"marked, and its processes do not end", eviction("u", ExclusiveJob), "killed u", []step{
+		answered(AnswerMarked, ""), after(time.Hour, "withdraw"),
+	}, false, "its processes did not end within 1h0m0s, and it must not run twice (Job)"},
+	{"ended, and not answered", eviction("u", ExclusiveJob), "killed u", []step{
+		ended("ended u"), after(time.Hour, "withdraw"),
 	}, false, "evictd-kube did not answer within 1h0m0s"},
+	{"killed again before an answer", eviction("u", ExclusiveJob), "killed u", []step{
+		ended("ended u"), after(time.Minute, ""), answered(AnswerDelayed, ""), {"Begin", killed, "killed u"}, after(WaitingEventDelay, "waiting u"),
+		ended("ended u"), answered(AnswerReported, ""), {"Begin", killed, ""}, gone("withdraw"),
+	}, false, ""},
+	{"killed again, and may run twice", eviction("u", ""), "killed u", []step{
+		ended("ended u"), {"Begin", killed, ""}, gone(""), answered(AnswerReported, "withdraw"),
+	}, false, ""},
+	{"killed again without a cgroup", eviction("u", ExclusiveJob), "killed u", []step{
+		gone("ended u"), {"Begin", killed, ""}, answered(AnswerReported, "withdraw"),
+	}, false, ""},
 	{"delayed for ever", eviction("u", ""), "killed u", []step{
 		ended("ended u"), answered(AnswerDelayed, ""), after(time.Hour, "withdraw"),
 	}, false, `evictd-kube did not report the eviction within 1h0m0s (last answer "delayed": because)`},
@@ -313,10 +329,13 @@ func TestRevivedPodGetsAnotherOrder(t *testing.T) {
 			t.Errorf("Begin() of a pod with processes = %s; want %s", again, id)
 		}
 		u.Ended("u")
+		u.wantSent(t, "first", "ended u")
 		if again := u.begin(t, first); again != id {
 			t.Errorf("Begin() of the same eviction after its end = %s; want %s", again, id)
 		}
-		u.wantSent(t, "first", "ended u")
+		u.wantSent(t, "first again", "killed u")
+		u.Ended("u")
+		u.wantSent(t, "end of the first", "ended u")
 		revived := u.begin(t, second)
 		if revived == id {
 			t.Error("Begin() of a later eviction = the ID of the first; want another")
@@ -331,8 +350,8 @@ func TestRevivedPodGetsAnotherOrder(t *testing.T) {
 		if third := u.begin(t, second); third == id || third == revived {
 			t.Errorf("Begin() after the timeout = %s, which was used", third)
 		}
-		if s := u.Status(); s.Begun != 3 || s.Revived != 2 || s.TimedOut != 1 || s.Lifted != 1 || s.Unknown != 1 || s.Unanswered != 1 {
-			t.Errorf("status %+v; want 3 orders, 2 of them revived, 1 timed out and lifted", s)
+		if s := u.Status(); s.Begun != 3 || s.TimedOut != 1 || s.Lifted != 1 || s.Unknown != 1 || s.Unanswered != 1 {
+			t.Errorf("status %+v; want 3 orders, 1 timed out and lifted", s)
 		}
 		u.stop()
 	})

@@ -226,7 +226,7 @@ func TestStoppedPeer(t *testing.T) {
 		}
 		time.Sleep(writeTimeout)
 		synctest.Wait()
-		if got := s.Facts.Status(time.Now()); got.Connected || !strings.Contains(got.Error, "write to evictd-kube") || time.Since(began) != writeTimeout {
+		if got := s.Facts.Status(time.Now()); got.Connected || got.Error != errNotRead.Error() || time.Since(began) != writeTimeout {
 			t.Errorf("status %+v; want the session ended because of the write", got)
 		}
 		if u.session != nil || len(u.Saved()) != MaxOrders {
@@ -239,6 +239,36 @@ func TestStoppedPeer(t *testing.T) {
 			}
 		}
 		next.Close()
+		conn.Close()
+		u.stop()
+	})
+}
+
+// When evictd-kube can report again after it could not, pods whose report it refused are no longer
+// exempt, and evictd lists the pods.
+func TestForbiddenPodsAreAllowedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newOrders(t)
+		changed := 0
+		s := &Server{Facts: NewFacts(), Orders: u.Orders, Changed: func() { changed++ }, Log: slog.New(slog.DiscardHandler)}
+		conn, _ := pipe(t, s)
+		u.begin(t, eviction("u", ""))
+		synctest.Wait()
+		u.answer("u", AnswerForbidden)
+		for i, tt := range []struct {
+			why       string
+			forbidden bool
+		}{{"", true}, {"no right", true}, {"no other right", true}, {"", false}, {"", false}} {
+			fmt.Fprintf(conn, `{"state":{"connected":true,"ageMilliseconds":9,"cannotReport":%q}}`+"\n", tt.why)
+			if i == 0 {
+				fmt.Fprint(conn, `{"list":{"id":1}}`+"\n"+`{"listed":{"id":1}}`+"\n")
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := u.Forbidden("u"); got != tt.forbidden || changed != map[bool]int{true: 0, false: 1}[got] {
+				t.Errorf("state %d, cannot report %q: Forbidden() = %v, %d changes; want %v", i, tt.why, got, changed, tt.forbidden)
+			}
+		}
 		conn.Close()
 		u.stop()
 	})

@@ -11,13 +11,13 @@ type OrdersStatus struct {
 	// answer.
 	Pending    []PendingOrder
 	Unanswered int
-	// Forbidden is the number of pods that are not evicted because their report was forbidden.
+	// Forbidden is the number of pods that are not evicted because their report was forbidden,
+	// also of those that are gone. At most maxUIDs are remembered.
 	Forbidden int
-	// These count since the start: orders that began, and of them those for a pod with an
-	// earlier order (Revived), evictions for which there was no room (Rejected), orders that
-	// ended by FenceTimeout (TimedOut), and those whose fence was lifted for whatever reason
-	// (Lifted).
-	Begun, Revived, Rejected, TimedOut, Lifted uint64
+	// These count since the start: orders that began, evictions for which there was no room
+	// (Rejected), orders that ended by FenceTimeout (TimedOut), and those whose fence was lifted
+	// for whatever reason (Lifted).
+	Begun, Rejected, TimedOut, Lifted uint64
 	// Answers counts the answers. An answer that repeats the one before is not counted, except
 	// AnswerAsserted: each is a report that the kubelet had undone.
 	Answers map[Answer]uint64
@@ -32,8 +32,9 @@ type PendingOrder struct {
 	Answer Answer // "" before the first
 	Final  bool   // nothing more is expected of evictd-kube
 	Why    string
-	// CgroupGone means that only the answer is waited for.
-	CgroupGone bool
+	// CgroupGone means that only the answer is waited for, and AwaitsProcesses that evictd-kube
+	// waits for the end of the processes: there is no final answer before.
+	CgroupGone, AwaitsProcesses bool
 }
 
 // Status returns the present status.
@@ -43,7 +44,7 @@ func (o *Orders) Status() OrdersStatus {
 	s := o.counts
 	s.Answers, s.Forbidden = maps.Clone(s.Answers), len(o.forbidden.order)
 	for _, p := range o.oldestFirst() {
-		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Answer, p.Answer.final(), p.Why, p.CgroupGone})
+		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Answer, p.Answer.final(), p.Why, p.CgroupGone, !p.Answer.final() && p.Order.awaitsProcesses()})
 		if !p.Answer.final() {
 			s.Unanswered++
 		}

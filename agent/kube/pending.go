@@ -32,6 +32,17 @@ func (p *pending) next(fenceTimeout time.Duration) (at time.Time, stage Stage) {
 	return at, ""
 }
 
+// killable reports whether a kill takes the order to StageKilled.
+func (p *pending) killable() bool {
+	switch p.Order.Stage {
+	case StageStopping:
+		return true
+	case StageEnded:
+		return p.Order.Exclusive != "" && !p.Answer.final() && !p.CgroupGone
+	}
+	return false
+}
+
 // longestWait is how long Run waits if no order is pending.
 const longestWait = time.Hour
 
@@ -68,6 +79,8 @@ func (o *Orders) due(now time.Time) (lifts []*pending, next time.Duration) {
 // overdue returns why an order has timed out.
 func (p *pending) overdue(after time.Duration) string {
 	switch {
+	case !p.Answer.final() && p.Order.awaitsProcesses():
+		return fmt.Sprintf("its processes did not end within %v, and it must not run twice (%s)", after, printable(p.Order.Exclusive))
 	case p.Answer.final():
 		return fmt.Sprintf("the pod's cgroup was not removed within %v after the answer %q", after, p.Answer)
 	case p.Answer == "":
@@ -111,7 +124,6 @@ func (o *Orders) end(p *pending, now time.Time) {
 func (o *Orders) finish(p *pending) {
 	delete(o.byUID, p.Order.UID)
 	delete(o.byID, p.Order.ID)
-	o.ended.add(p.Order.UID)
 	o.changed = true
 	if p.lift == "" {
 		o.withdraw(p)

@@ -105,6 +105,8 @@ const (
 	ExclusiveResourceClaim = "resource claim"
 	ExclusiveHostPort      = "host port"
 	ExclusiveExtended      = "extended resource"
+	// ExclusiveUnknown is that of an Order for a pod without facts. No fact has it.
+	ExclusiveUnknown = "unknown"
 )
 
 // key returns namespace/name, to be shown.

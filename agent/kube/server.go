@@ -199,8 +199,6 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		level, reason = slog.LevelWarn, errReplaced.Error()
 	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil:
 		reason = "evictd stops"
-	case errors.Is(err, net.ErrClosed):
-		level, reason = slog.LevelWarn, "evictd-kube does not read what evictd asks for"
 	case errors.Is(err, io.EOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
 	case err != nil:
 		level, reason = slog.LevelWarn, printable(err.Error())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 )
 
@@ -37,7 +38,10 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 	err := t.read(ctx, conn, lines)
 	select {
 	case writeErr := <-written: // which ended read
-		if writeErr != nil {
+		switch {
+		case errors.Is(writeErr, os.ErrDeadlineExceeded):
+			err = errNotRead
+		case writeErr != nil:
 			err = fmt.Errorf("write to evictd-kube: %w", writeErr)
 		}
 	default:
@@ -80,6 +84,7 @@ func (t *session) apply(m *Message) error {
 	switch {
 	case m.State != nil:
 		t.Facts.setState(m.State, now)
+		t.allow(now)
 		t.checkNode(now)
 		t.ask(now)
 		return nil
@@ -105,6 +110,7 @@ func (t *session) apply(m *Message) error {
 		}
 		t.list, t.listedAt = nil, now
 		pods, refused := t.Facts.listed(now)
+		t.allow(now)
 		t.out.message(&Message{Accepted: &Accepted{Pods: pods, Refused: refused}})
 	default:
 		return errors.New("a message that only evictd sends")
@@ -120,6 +126,14 @@ func (t *session) apply(m *Message) error {
 func (t *session) ask(now time.Time) {
 	if t.list == nil && t.Facts.wantsList(now) {
 		t.out.message(&Message{Resend: &Resend{}})
+	}
+}
+
+// allow ends the exemption of pods whose report was forbidden when evictd-kube can report again.
+func (t *session) allow(now time.Time) {
+	if t.Facts.takeCanReportAgain() && t.Orders != nil {
+		t.Orders.allow()
+		t.change(now)
 	}
 }
 

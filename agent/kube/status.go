@@ -154,6 +154,17 @@ func (f *Facts) noteCannotReport() {
 	if !f.peer.listed || !f.peer.stated || f.cannotReport != nil && *f.cannotReport == f.state.CannotReport {
 		return
 	}
+	f.canReportAgain = f.cannotReport != nil && f.state.CannotReport == ""
 	f.cannotReport = new(f.state.CannotReport)
 	f.version++
+}
+
+// takeCanReportAgain reports whether evictd-kube can report evictions since the last call, and
+// could not before.
+func (f *Facts) takeCanReportAgain() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	again := f.canReportAgain
+	f.canReportAgain = false
+	return again
 }

@@ -68,7 +68,7 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 		handle := k.Handle.(*act.KillHandle)
 		l.killHandles.remove(order.UID, k.Handle)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, l.killedJob(order, v, guard, handle), handle, k.Result)
+		l.execute.Follow(ctx, rec, l.killedJob(order, v, guard, handle, k.DryRun), handle, k.Result)
 		handle.Unref()
 	}
 }
@@ -133,7 +133,7 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 	for i, o := range orders {
 		rec := l.record(v, &o)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, l.killedJob(o, v, guard, handles[i]), handles[i], request.Results[i])
+		l.execute.Follow(ctx, rec, l.killedJob(o, v, guard, handles[i], v.Mode.DryRun), handles[i], request.Results[i])
 	}
 	return rest
 }

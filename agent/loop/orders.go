@@ -81,6 +81,10 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 	}
 	guard := l.inventory.Guard()
 	for _, uid := range v.Orders.Escalate {
+		if why := l.unreportable(uid, v); why != "" {
+			l.log.Warn("grace period is not ended early: the kubelet would start the pod again", "uid", uid, "reason", why)
+			continue
+		}
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.toResume[uid] {
 			l.execute.Escalate(ctx, l.job(evict.Order{UID: uid, Hard: true}, v, guard), v.Mode.DryRun)
 		}
@@ -97,6 +101,10 @@ func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 	guard := l.inventory.Guard()
 	for _, victim := range v.State.Victims {
 		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.toResume[victim.UID] {
+			continue
+		}
+		if why := l.unreportable(victim.UID, v); why != "" {
+			l.log.Warn("an eviction of an earlier run is not resumed: the kubelet would start the pod again", "pod", victim.Pod, "uid", victim.UID, "reason", why)
 			continue
 		}
 		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
@@ -116,27 +124,56 @@ func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	}
 }
 
+// ReportedJob returns the job for another kill of a pod whose eviction evictd-kube reports; ok is
+// false if the view has no container of the pod, of which a kill would therefore miss those that
+// were listed since.
+func (v *View) ReportedJob(o evict.Order, guard *evict.Guard) (job act.Job, ok bool) {
+	job = Job(o, &v.Snapshot, guard)
+	job.Reported = true
+	return job, len(job.Containers) > 0
+}
+
 // job is Job, and says whether evictd-kube reports the eviction.
 func (l *Loop) job(o evict.Order, v *View, guard *evict.Guard) act.Job {
 	job := Job(o, &v.Snapshot, guard)
-	job.Reported = l.reports(v) && v.Snapshot.Handles[o.UID].Facts && !job.Owned
+	job.Reported = l.reports(&job, v.Mode.DryRun) && v.Snapshot.Handles[o.UID].Facts
 	return job
 }
 
-// reports reports whether evictd-kube reports the evictions of a kubelet's pods.
-func (l *Loop) reports(v *View) bool {
-	return l.config.Kubelet == config.KubeletAuto && !v.Mode.DryRun
+// reports reports whether evictd-kube reports the evictions of such a pod as a job's.
+func (l *Loop) reports(job *act.Job, dryRun bool) bool {
+	return l.config.Kubelet == config.KubeletAuto && !job.Owned && !dryRun
 }
 
-// killedJob returns the job for an order whose pod was killed through a handle. If the pod
-// is no longer listed, the job is the one that the handle was opened for. Under kubelet:
-// auto a kubelet's pod without facts is not evicted, so that one is a Reported job.
-func (l *Loop) killedJob(o evict.Order, v *View, guard *evict.Guard, handle *act.KillHandle) act.Job {
-	if _, listed := v.Snapshot.Handles[o.UID]; listed {
-		return l.job(o, v, guard)
+// unreportable returns why a listed pod whose eviction has begun must be left alone: under
+// kubelet: auto a kubelet's pod is killed only if that can be reported. "" if nothing is in
+// the way.
+func (l *Loop) unreportable(uid string, v *View) string {
+	h, listed := v.Snapshot.Handles[uid]
+	if !listed || h.Owned || l.config.Kubelet != config.KubeletAuto {
+		return ""
 	}
+	for i := range v.Snapshot.Pods {
+		if pod := &v.Snapshot.Pods[i]; pod.UID == uid && pod.Unreportable != "" {
+			return pod.Unreportable
+		}
+	}
+	if !h.Facts {
+		return "no facts of the API server are used"
+	}
+	return ""
+}
+
+// killedJob returns the job for an order whose pod was killed through a handle, in dry run or
+// not: the mode may have changed since. If the pod is no longer listed, the job is the one that
+// the handle was opened for. Under kubelet: auto a kubelet's pod without facts is not evicted,
+// so the job is Reported whatever facts there are now.
+func (l *Loop) killedJob(o evict.Order, v *View, guard *evict.Guard, handle *act.KillHandle, dryRun bool) act.Job {
 	job := handle.Job()
+	if _, listed := v.Snapshot.Handles[o.UID]; listed {
+		job = Job(o, &v.Snapshot, guard)
+	}
 	job.Order, job.Guard = o, guard
-	job.Reported = l.reports(v) && !job.Owned
+	job.Reported = l.reports(&job, dryRun)
 	return job
 }

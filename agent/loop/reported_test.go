@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -101,4 +102,92 @@ func TestReportedJobOfEarlierRun(t *testing.T) {
 			Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Expected: gi, Lowest: gi, Status: evict.Unsettled,
 		}}
 	})
+}
+
+// A pod that the hot path has killed is reported, and not stopped by the runtime, also if the mode
+// or the facts have changed before the loop learns of the kill.
+func TestReportedJobOfHotKillBeforeAChange(t *testing.T) {
+	for name, change := range map[string]func(*node){
+		"dry run":         func(n *node) { n.facts.Configured = "the configuration says dryRun: true" },
+		"facts are gone":  func(n *node) { n.changeHandle("b", kubeletsPod(false)) },
+		"nothing changes": func(*node) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, settings, func(n *node) {
+				n.pass(2 * time.Second)
+				n.mu.Lock()
+				change(n)
+				n.version++
+				n.mu.Unlock()
+				n.kill("b", 15*gi, act.KillResult{Processes: 1})
+				n.pass(time.Second)
+				n.wantCalls("after the kill", "follow b reported")
+			}, func(n *node, _ *Options) {
+				n.add("b", gi)
+				n.changeHandle("b", kubeletsPod(true))
+			})
+		})
+	}
+}
+
+// A pod whose eviction can't be reported is killed neither at the end of an eviction that has
+// begun nor for one of an earlier run, except where the configuration says so.
+func TestUnreportableVictims(t *testing.T) {
+	noFacts := func(n *node) { n.changeHandle("b", kubeletsPod(false)) }
+	forbidden := func(n *node) { n.pods[0].Unreportable = "forbidden" }
+	for _, tt := range []struct {
+		name, settings  string
+		before, between func(*node)
+		resumed, ended  []string
+		log             string
+	}{
+		{"no facts at the start", settings, noFacts, nil, nil, nil, "is not resumed"},
+		{"forbidden at the start", settings, forbidden, nil, nil, nil, "is not resumed"},
+		{"no facts later", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early"},
+		{"forbidden later", settings, nil, forbidden, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early"},
+		{"override", settings + "kubelet: override\n", noFacts, forbidden, []string{"evict b hard false grace 20s"}, []string{"escalate b"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run(t, tt.settings, func(n *node) {
+				n.pass(2 * time.Second)
+				n.wantCalls("at the first step", tt.resumed...)
+				if tt.between != nil {
+					n.mu.Lock()
+					tt.between(n)
+					n.used = 15*gi + gi/2
+					n.version++
+					n.mu.Unlock()
+					n.alarm()
+					n.pass(time.Second)
+					n.wantCalls("below a hard threshold", tt.ended...)
+				}
+				if !strings.Contains(n.log.String(), tt.log) {
+					t.Errorf("log = %s; want %q", n.log.String(), tt.log)
+				}
+			}, func(n *node, o *Options) {
+				n.add("b", gi)
+				n.changeHandle("b", kubeletsPod(true))
+				if tt.before != nil {
+					tt.before(n)
+				}
+				now := time.Now()
+				o.State.Victims = []evict.Victim{{
+					UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},
+					Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Expected: gi, Lowest: gi, Status: evict.Unsettled,
+				}}
+			})
+		})
+	}
+}
+
+// The job for another kill needs the pod's containers.
+func TestJobOfRevivedPod(t *testing.T) {
+	v := &View{Snapshot: pods.Snapshot{Handles: map[string]pods.Handle{
+		"a": {SandboxID: "s-a", Containers: []evict.RunningContainer{{ID: "c-a"}}}, "b": {SandboxID: "s-b"},
+	}}}
+	for uid, want := range map[string]bool{"a": true, "b": false, "c": false} {
+		if job, ok := v.ReportedJob(evict.Order{UID: uid, Hard: true}, nil); ok != want || ok && (!job.Reported || job.SandboxID != "s-a" || !job.Order.Hard) {
+			t.Errorf("job of %s = %+v, %t; want %t", uid, job, ok, want)
+		}
+	}
 }

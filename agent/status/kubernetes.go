@@ -14,7 +14,7 @@ import (
 
 // FenceStatus describes the fences of evicted pods.
 type FenceStatus struct {
-	// Set is how many are set now, and Unlifted how many of those could not be lifted.
+	// Set is how many are set now, without Unlifted: those that could not be lifted.
 	Set, Unlifted int
 	// These count since the start: evictions without a fence because it could not be set, fences
 	// that were lifted, limits of fences that another program wrote, and evicted pods of which
@@ -61,7 +61,8 @@ func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Or
 	for _, p := range s.Pending[:min(maxOrders, len(s.Pending))] {
 		o.Oldest = append(o.Oldest, control.Order{
 			Pod: p.Order.Namespace + "/" + p.Order.Name, UID: p.Order.UID, Stage: string(p.Order.Stage), Since: p.Began,
-			Answer: string(p.Answer), Why: p.Why, Exclusive: p.Order.Exclusive, CgroupGone: p.CgroupGone,
+			Answer: string(p.Answer), Why: p.Why, Exclusive: p.Order.Exclusive, CgroupGone: p.CgroupGone, Final: p.Final,
+			AwaitsProcesses: p.AwaitsProcesses,
 		})
 	}
 	if len(s.Answers) > 0 {
@@ -89,8 +90,8 @@ const unansweredLimit = time.Minute
 // ordersWarning returns a warning if an eviction has not been reported to the API server for
 // unansweredLimit; "" otherwise.
 func ordersWarning(s *kube.OrdersStatus, now time.Time) string {
-	oldest := oldestUnanswered(s)
-	if oldest == nil || now.Sub(oldest.Began) < unansweredLimit {
+	oldest, others := late(s, false, now)
+	if oldest == nil {
 		return ""
 	}
 	answer := "no answer of evictd-kube"
@@ -100,12 +101,40 @@ func ordersWarning(s *kube.OrdersStatus, now time.Time) string {
 	if oldest.Why != "" {
 		answer += ": " + oldest.Why
 	}
-	others := ""
-	if n := s.Unanswered - 1; n > 0 {
-		others = fmt.Sprintf(", and %d more", n)
-	}
 	return fmt.Sprintf("eviction of %s/%s has not been reported to the API server for %v%s (stage %s; %s)",
 		oldest.Order.Namespace, oldest.Order.Name, now.Sub(oldest.Began).Round(time.Second), others, oldest.Order.Stage, answer)
+}
+
+// processesWarning returns a warning if evictd-kube does not report an eviction for
+// unansweredLimit because killed processes have not ended; "" otherwise.
+func processesWarning(s *kube.OrdersStatus, now time.Time) string {
+	oldest, others := late(s, true, now)
+	if oldest == nil {
+		return ""
+	}
+	return fmt.Sprintf("processes of %s/%s have not ended for %v%s; its eviction is reported after that, because it must not run twice (%s)",
+		oldest.Order.Namespace, oldest.Order.Name, now.Sub(oldest.Began).Round(time.Second), others, oldest.Order.Exclusive)
+}
+
+// late returns the oldest order without a final answer, of those that wait for the end of
+// processes or the others, and how many more there are as text. It returns nil if none is as old
+// as unansweredLimit.
+func late(s *kube.OrdersStatus, awaitsProcesses bool, now time.Time) (oldest *kube.PendingOrder, others string) {
+	n := 0
+	for i := range s.Pending {
+		if p := &s.Pending[i]; !p.Final && p.AwaitsProcesses == awaitsProcesses {
+			if n++; n == 1 {
+				oldest = p
+			}
+		}
+	}
+	if oldest == nil || now.Sub(oldest.Began) < unansweredLimit {
+		return nil, ""
+	}
+	if n > 1 {
+		others = fmt.Sprintf(", and %d more", n-1)
+	}
+	return oldest, others
 }
 
 // kubernetesWarnings returns warnings about the reports of evictions.
@@ -114,8 +143,10 @@ func (b *Backend) kubernetesWarnings(now time.Time) (list []string) {
 		return nil
 	}
 	s := b.o.Orders()
-	if warning := ordersWarning(&s, now); warning != "" {
-		list = append(list, warning)
+	for _, warning := range []string{ordersWarning(&s, now), processesWarning(&s, now)} {
+		if warning != "" {
+			list = append(list, warning)
+		}
 	}
 	if n := b.fences().Unlifted; n > 0 {
 		list = append(list, fmt.Sprintf("fences that could not be lifted: %d; no container of these pods can start", n))
@@ -132,7 +163,14 @@ func (b *Backend) reportNotes(v *loop.View, now time.Time) (notes []string) {
 		return notes
 	}
 	for _, o := range ordersStatus(b.o.Orders(), FenceStatus{}, now).Oldest {
-		text := fmt.Sprintf("%s: its eviction is being reported to the API server since %v (stage %s", o.Pod, now.Sub(o.Since).Round(time.Millisecond), o.Stage)
+		if o.Final {
+			continue
+		}
+		what := "its eviction has not been reported to the API server"
+		if o.AwaitsProcesses {
+			what = "the end of its processes is waited for, because it must not run twice,"
+		}
+		text := fmt.Sprintf("%s: %s for %v (stage %s", o.Pod, what, now.Sub(o.Since).Round(time.Millisecond), o.Stage)
 		if o.Answer != "" {
 			text += ", last answer " + o.Answer
 		}

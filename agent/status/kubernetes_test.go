@@ -142,6 +142,37 @@ func TestOrdersWarning(t *testing.T) {
 	}
 }
 
+// Processes that do not end are no fault of evictd-kube.
+func TestProcessesWarning(t *testing.T) {
+	s, now := pendingOrders()
+	for i := range s.Pending {
+		if p := &s.Pending[i]; !p.Final {
+			p.AwaitsProcesses, p.Order.Exclusive = true, "StatefulSet"
+		}
+	}
+	if got := ordersWarning(&s, now); got != "" {
+		t.Errorf("ordersWarning() = %q; want none", got)
+	}
+	want := "processes of default/web have not ended for 1m30s, and 1 more; its eviction is reported after that, because it must not run twice (StatefulSet)"
+	if got := processesWarning(&s, now); got != want {
+		t.Errorf("processesWarning() = %q; want %q", got, want)
+	}
+	if got := processesWarning(&s, now.Add(-31*time.Second)); got != "" {
+		t.Errorf("processesWarning() within a minute = %q; want none", got)
+	}
+	b := &Backend{o: Options{Orders: func() kube.OrdersStatus { return s }}}
+	if got := b.kubernetesWarnings(now); len(got) != 1 || got[0] != want {
+		t.Errorf("kubernetesWarnings() = %q; want %q", got, want)
+	}
+	got := b.reportNotes(&loop.View{}, now)
+	if len(got) != 2 || got[0] != "default/web: the end of its processes is waited for, because it must not run twice, for 1m30s (stage ended, last answer delayed: connection refused)" {
+		t.Errorf("reportNotes() = %q; want one for each order without a final answer", got)
+	}
+	if o := ordersStatus(s, FenceStatus{}, now).Oldest; !o[0].Final || o[0].AwaitsProcesses || o[2].Final || !o[2].AwaitsProcesses {
+		t.Errorf("orders = %+v; want the first final, and the third waiting", o)
+	}
+}
+
 // Late reports and fences that can't be lifted are in the status, in /readyz and in the metrics.
 //
 // Complexity: checks all that shows one state.
@@ -171,7 +202,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("check = %v, %q; want a warning", result, detail)
 	}
 	e, err := n.Explain(signal.MemoryAvailable)
-	if notes := strings.Join(e.Notes, "\n"); err != nil || !strings.Contains(notes, "are reported to the API server") || !strings.Contains(notes, "default/new: its eviction is being reported") {
+	if notes := strings.Join(e.Notes, "\n"); err != nil || !strings.Contains(notes, "are reported to the API server") || !strings.Contains(notes, "default/new: its eviction has not been reported to the API server for 1") {
 		t.Errorf("notes = %q, %v; want the mode and the pending orders", notes, err)
 	}
 	m := n.KubernetesMetrics()

@@ -143,9 +143,10 @@ func fullDaemon() *daemon {
 			Kubernetes: &control.Kubernetes{
 				Connected: true, Watching: true, Software: "v0.1.0", Node: "node-1", Pods: 11, Used: 10, AgeSeconds: number(2.5),
 				Orders: &control.Orders{
-					Pending: 22, Unanswered: 2, UnansweredSeconds: number(75.0), Forbidden: 1, Begun: 31, Revived: 2, Rejected: 3, TimedOut: 4, Undone: 5,
+					Pending: 22, Unanswered: 12, UnansweredSeconds: number(75.0), Forbidden: 1, Begun: 31, Revived: 2, Rejected: 3, TimedOut: 4, Undone: 5,
 					Fences: 21, FencesUnlifted: 8, FencesFailed: 9, FencesChanged: 6, FencesLifted: 7,
 					Oldest: control.List[control.Order]{
+						{Pod: "default/done", UID: "2", Stage: "ended", Since: now.Add(-2 * time.Minute), Answer: "reported", Final: true},
 						{Pod: "default/db-0", UID: "3", Stage: "waiting", Since: now.Add(-75 * time.Second), Answer: "marked", Exclusive: "StatefulSet"},
 						{Pod: "default/web", UID: "4", Stage: "ended", Since: now.Add(-3 * time.Second), Answer: "delayed", Why: "connection refused"},
 					},

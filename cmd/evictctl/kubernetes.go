@@ -69,13 +69,16 @@ func counts(list []optionalCount) (text string) {
 
 var orderHeads = []string{"REPORTING", "FOR", "ANSWER", "POD"}
 
-// orderRows returns one row for each pending order, the oldest first.
+// orderRows returns one row for each order without a final answer, the oldest first.
 func orderRows(k *control.Kubernetes, now time.Time) [][]string {
 	if k == nil || k.Orders == nil {
 		return nil
 	}
 	var rows [][]string
 	for _, o := range k.Orders.Oldest {
+		if o.Final {
+			continue
+		}
 		pod := o.Pod
 		for _, more := range []string{o.Exclusive, o.Why} {
 			if more != "" {
@@ -84,7 +87,7 @@ func orderRows(k *control.Kubernetes, now time.Time) [][]string {
 		}
 		rows = append(rows, []string{o.Stage, between(o.Since, now), orDash(o.Answer), pod})
 	}
-	if more := k.Orders.Pending - len(k.Orders.Oldest); more > 0 {
+	if more := k.Orders.Unanswered - len(rows); more > 0 {
 		rows = append(rows, []string{"", "", "", fmt.Sprintf("and %d more", more)})
 	}
 	return rows
