@@ -252,6 +252,11 @@ func TestCannotReport(t *testing.T) {
 		t.Error("the facts are saved without a change")
 	}
 	f.connect(&Hello{}, testTime)
+	f.begin()
+	f.listed(testTime)
+	say(rightsUnknown)
+	want("evictd-kube does not know yet", "")
+	f.connect(&Hello{}, testTime)
 	say("no right to patch pods/status\n")
 	want("next session, before the list", "")
 	f.begin()

@@ -55,7 +55,7 @@ type Feed struct {
 func NewFeed(node, software string, log *slog.Logger) *Feed {
 	return &Feed{
 		Node: node, Software: software, Log: log, queue: newQueue(), wake: make(chan struct{}, 1),
-		cannotReport: "evictd-kube has not looked at its rights yet", reported: make(chan struct{}, 1),
+		cannotReport: rightsUnknown, reported: make(chan struct{}, 1),
 	}
 }
 

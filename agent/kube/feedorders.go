@@ -23,9 +23,11 @@ type OrderHandler interface {
 	Withdraw(id string)
 }
 
+// rightsUnknown is why evictions can't be reported before the first call of CannotReport.
+const rightsUnknown = "evictd-kube has not looked at its rights yet"
+
 // CannotReport records why evictions can't be reported; "" if they can. Before the first call
-// they can't. It is called before Replace, because evictd uses what it is told after the
-// complete list.
+// they can't, unless an earlier evictd-kube has said to evictd that they can.
 func (f *Feed) CannotReport(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -154,6 +154,9 @@ func (f *Facts) noteCannotReport() {
 	if !f.peer.listed || !f.peer.stated || f.cannotReport != nil && *f.cannotReport == f.state.CannotReport {
 		return
 	}
+	if f.cannotReport != nil && f.state.CannotReport == rightsUnknown {
+		return // what an earlier evictd-kube has said counts until this one knows
+	}
 	f.canReportAgain = f.cannotReport != nil && f.state.CannotReport == ""
 	f.cannotReport = new(f.state.CannotReport)
 	f.version++

@@ -140,13 +140,13 @@ func (l *Loop) Run(ctx context.Context) {
 		if view == nil {
 			view, publish = l.iterate(ctx, start), l.observer.Stepped
 		}
-		if reloaded != nil {
-			close(reloaded)
-		}
 		view.Took = time.Since(start)
 		l.view = view
 		l.endIteration(time.Now())
 		publish(view)
+		if reloaded != nil {
+			close(reloaded)
+		}
 		wait := nextInterval(view, l.alarm)
 		if wait == idleInterval {
 			wait = pollinterval.AlignedWait(time.Now(), idleInterval)
