@@ -43,7 +43,7 @@ type Feed struct {
 	failure   string    // why the pods are not watched; "" if they are
 	sendState bool      // the state must be sent
 	wake      chan struct{}
-	dropped   logLimiter
+	dropped   LogLimiter
 
 	cannotReport string          // why evictions can't be reported
 	orders       map[string]bool // the IDs of the orders of this session
@@ -105,7 +105,7 @@ func (f *Feed) put(p *Pod) {
 	if f.queue.put(p.UID, line, p.Started) {
 		return
 	}
-	if skipped, ok := f.dropped.allow(time.Now()); ok {
+	if skipped, ok := f.dropped.Allow(time.Now()); ok {
 		f.Log.Warn("no room for the facts about a pod; evictd gets none", "pod", p.key(), "pods", maxQueued, "not_logged", skipped)
 	}
 }

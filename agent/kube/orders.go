@@ -91,7 +91,7 @@ type Orders struct {
 	changed         bool
 	finals          []finalAnswer
 	events          []event
-	delayed, lifted logLimiter
+	delayed, lifted LogLimiter
 }
 
 // finalAnswer is the final answer to the order for a pod.

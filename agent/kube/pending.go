@@ -90,7 +90,7 @@ func (p *pending) overdue(after time.Duration) string {
 }
 
 func (o *Orders) logLift(p *pending, now time.Time) {
-	if skipped, ok := o.lifted.allow(now); ok {
+	if skipped, ok := o.lifted.Allow(now); ok {
 		o.log(slog.LevelWarn, "evicted pod may run again: its eviction is not reported to the API server, and its fence is lifted",
 			"pod", p.Order.key(), "reason", p.lift, "not_logged", skipped)
 	}
@@ -168,7 +168,7 @@ func (o *Orders) report(r *Report, now time.Time) {
 	}
 	switch {
 	case r.Answer == AnswerDelayed && first:
-		if skipped, ok := o.delayed.allow(now); ok {
+		if skipped, ok := o.delayed.Allow(now); ok {
 			o.log(slog.LevelWarn, "report of an eviction to the API server is delayed; evictd-kube tries again", "pod", p.Order.key(), "reason", r.Why, "not_logged", skipped)
 		}
 	case r.Answer == AnswerForbidden:

@@ -62,7 +62,7 @@ type Server struct {
 	listedAt       time.Time // when the last complete list ended
 	changedAt      time.Time // when Changed is or was last called
 
-	connected, ended, rejected, refusals, unaccepted, foreign logLimiter
+	connected, ended, rejected, refusals, unaccepted, foreign LogLimiter
 }
 
 // bucket is a token bucket. The zero bucket is full.
@@ -95,22 +95,6 @@ func (b *bucket) left(burst, rate int, now time.Time) int {
 	return max(0, int(float64(burst)-b.spent))
 }
 
-// logLimiter bounds the log lines about one kind of event.
-type logLimiter struct {
-	logged  time.Time
-	skipped int
-}
-
-// allow reports whether an event is logged, and how many events before it were not.
-func (l *logLimiter) allow(now time.Time) (skipped int, ok bool) {
-	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
-		l.skipped++
-		return 0, false
-	}
-	skipped, l.logged, l.skipped = l.skipped, now, 0
-	return skipped, true
-}
-
 // errReplaced ends a session when another one begins.
 var errReplaced = errors.New("another process has connected as evictd-kube")
 
@@ -134,7 +118,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept evictd-kube: %w", err)
 			}
-			if skipped, ok := s.unaccepted.allow(time.Now()); ok {
+			if skipped, ok := s.unaccepted.Allow(time.Now()); ok {
 				s.Log.Warn("could not accept a connection of evictd-kube", "error", err, "not_logged", skipped)
 			}
 			if !sleep(ctx, time.Second) { // out of descriptors, say
@@ -145,7 +129,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		if err := s.authorize(conn); err != nil {
 			conn.Close()
 			s.Facts.disconnect(time.Time{}, err.Error())
-			if skipped, ok := s.rejected.allow(time.Now()); ok {
+			if skipped, ok := s.rejected.Allow(time.Now()); ok {
 				s.Log.Warn("refused a connection to the socket for evictd-kube", "error", err, "not_logged", skipped)
 			}
 			continue
@@ -207,7 +191,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	if level == slog.LevelInfo && !established {
 		return
 	}
-	if skipped, ok := s.ended.allow(time.Now()); ok {
+	if skipped, ok := s.ended.Allow(time.Now()); ok {
 		s.Log.Log(ctx, level, "session with evictd-kube ended; facts are kept", "reason", reason, "not_logged", skipped)
 	}
 }
@@ -242,7 +226,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, began time.Time, esta
 	}
 	s.Facts.connect(hello, began)
 	*established = true
-	if skipped, ok := s.connected.allow(began); ok {
+	if skipped, ok := s.connected.Allow(began); ok {
 		s.Log.Info("evictd-kube has connected", "software", printable(hello.Software), "node", printable(hello.Node), "not_logged", skipped)
 	}
 	t := session{Server: s, out: newOutbox()}

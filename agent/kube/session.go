@@ -148,7 +148,7 @@ func (t *session) change(now time.Time) {
 }
 
 func (t *session) logRefusal(p *Pod, reason string, now time.Time) {
-	if skipped, ok := t.refusals.allow(now); ok {
+	if skipped, ok := t.refusals.Allow(now); ok {
 		t.Log.Warn("refused facts about a pod", "pod", p.key(), "reason", printable(reason), "not_logged", skipped)
 	}
 }

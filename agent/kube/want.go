@@ -119,7 +119,7 @@ func (t *session) checkNode(now time.Time) {
 		return
 	}
 	t.warned = true
-	if skipped, ok := t.foreign.allow(now); ok {
+	if skipped, ok := t.foreign.Allow(now); ok {
 		t.Log.Warn("evictd-kube has facts about no running pod; is its --node-name the name of this node?", "node", printable(node), "not_logged", skipped)
 	}
 }

@@ -27,8 +27,6 @@ const (
 	// lateStart is how long after a kill agent/act has killed all containers that had been
 	// created before the fence was set.
 	lateStart = 2 * time.Second
-	// logInterval is the time between two log lines about what others do to fences.
-	logInterval = 10 * time.Second
 )
 
 // Run checks the fences and the evicted pods until ctx ends. It does nothing while there are
@@ -84,13 +82,13 @@ func (e *Evictions) checkFences(now time.Time) {
 	e.liftOrphans(r.Set)
 	if len(r.Changed) > 0 {
 		e.count(func(c *Status) { c.Changed += uint64(len(r.Changed)) })
-		if skipped, ok := e.changes.allow(now); ok {
+		if skipped, ok := e.changes.Allow(now); ok {
 			c := r.Changed[0]
 			e.o.Log.Warn("another program changed a limit of a fenced pod; it is 0 again", "uid", c.UID, "file", c.File.String(), "value", c.Limit.String(), "not_logged", skipped+len(r.Changed)-1)
 		}
 	}
 	if err != nil {
-		if skipped, ok := e.problems.allow(now); ok {
+		if skipped, ok := e.problems.Allow(now); ok {
 			e.o.Log.Error("check of the fences found problems", "error", err, "not_logged", skipped)
 		}
 	}
@@ -225,7 +223,7 @@ func wasReported(a kube.Answer) bool {
 func (e *Evictions) endIfEmpty(v *eviction) (ended bool) {
 	left, err := e.processesLeft(v.fence)
 	if err != nil {
-		if skipped, ok := e.problems.allow(time.Now()); ok {
+		if skipped, ok := e.problems.Allow(time.Now()); ok {
 			e.o.Log.Error("could not list the processes of an evicted pod; its eviction is not reported until that succeeds", "pod", v.pod, "uid", v.uid, "error", err, "not_logged", skipped)
 		}
 	} else if !left {
@@ -266,20 +264,4 @@ func (e *Evictions) startOf(pid int) uint64 {
 		return 0
 	}
 	return stat.StartTime
-}
-
-// limiter bounds the log lines about one kind of event.
-type limiter struct {
-	logged  time.Time
-	skipped int
-}
-
-// allow reports whether an event is logged, and how many before it were not.
-func (l *limiter) allow(now time.Time) (skipped int, ok bool) {
-	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
-		l.skipped++
-		return 0, false
-	}
-	skipped, l.logged, l.skipped = l.skipped, now, 0
-	return skipped, true
 }

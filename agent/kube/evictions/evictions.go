@@ -70,7 +70,7 @@ type Evictions struct {
 	counts   Status            // the counters only
 
 	// These are used by Run. orphans are the fences without an eviction in the last check.
-	changes, problems limiter
+	changes, problems kube.LogLimiter
 	orphans           []*podfence.Fence
 }
 
