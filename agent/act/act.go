@@ -40,6 +40,10 @@ type Fencer interface {
 	// after the kill, on a goroutine of its own, and not for a pod of which no container may
 	// be killed, or of which nothing ran any more. A container whose cgroup is not proven has an empty Cgroup.
 	Fence(job *Job) error
+	// Allowed returns why the pod may not be killed when its grace period ends: the API server
+	// has refused the report meanwhile, and the kubelet would start the pod again. It is nil if
+	// it may.
+	Allowed(uid string) error
 }
 
 // StopStage is a set of containers that are asked to stop together, after the

@@ -117,7 +117,11 @@ type fencer struct {
 	at    time.Time
 	err   error
 	block chan struct{} // if not nil, Fence returns when it is closed
+	// forbidden is what Allowed returns.
+	forbidden error
 }
+
+func (f *fencer) Allowed(string) error { return f.forbidden }
 
 func (f *fencer) Fence(job *Job) error {
 	f.mu.Lock()

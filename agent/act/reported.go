@@ -292,12 +292,24 @@ func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 			return
 		}
 		if !stopped {
+			if err := k.allowed(job.Order.UID); err != nil {
+				k.reportNow(&job, Refused, 0, err)
+				return
+			}
 			k.kill(ctx, job, true)
 			return
 		}
 		k.reportNow(&job, LastGone, 0, nil)
 		k.reportNow(&job, Finished, 0, nil)
 	})
+}
+
+// allowed returns why a pod may not be killed at the end of its grace period; nil if it may.
+func (k *Killer) allowed(uid string) error {
+	if k.Fencer == nil {
+		return nil
+	}
+	return k.Fencer.Allowed(uid)
 }
 
 // endedPolls is the number of polls in a row in which a pod has a sandbox and no containers

@@ -2,6 +2,7 @@ package act
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -89,6 +90,21 @@ func TestStopReportedEndsInKill(t *testing.T) {
 				t.Errorf("%d fences, processes left: %v %v", f.calls(), p.in("c1"), p.in("c2"))
 			}
 		})
+	}
+}
+
+// A pod whose report was refused in its grace period is not killed at its end.
+func TestStopReportedForbidden(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{forbidden: errors.New("forbidden")}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Order.Hard, p.job.Order.Grace = false, 300*time.Millisecond
+	k.Evict(t.Context(), p.job)
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, Refused}) || !errors.Is(reports.last().Err, f.forbidden) {
+		t.Errorf("stages = %v, error %v; want the kill refused", got, reports.last().Err)
+	}
+	if f.calls() != 0 || len(p.in("c1")) == 0 || len(p.in("c2")) == 0 {
+		t.Errorf("%d fences, processes left: %v %v; want no fence, and all processes", f.calls(), p.in("c1"), p.in("c2"))
 	}
 }
 

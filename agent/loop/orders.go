@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -83,6 +84,7 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 	for _, uid := range v.Orders.Escalate {
 		if why := l.unreportable(uid, v); why != "" {
 			l.log.Warn("grace period is not ended early: the kubelet would start the pod again", "uid", uid, "reason", why)
+			l.outcomes = append(l.outcomes, evict.Outcome{UID: uid, Err: errors.New(why)}) // so that another pod is chosen
 			continue
 		}
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.toResume[uid] {
@@ -105,6 +107,7 @@ func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 		}
 		if why := l.unreportable(victim.UID, v); why != "" {
 			l.log.Warn("an eviction of an earlier run is not resumed: the kubelet would start the pod again", "pod", victim.Pod, "uid", victim.UID, "reason", why)
+			l.outcomes = append(l.outcomes, evict.Outcome{UID: victim.UID, Err: errors.New(why)})
 			continue
 		}
 		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}

@@ -161,6 +161,9 @@ func TestUnreportableVictims(t *testing.T) {
 					n.pass(time.Second)
 					n.wantCalls("below a hard threshold", tt.ended...)
 				}
+				if failed := len(n.last().State.Victims) > 0 && n.last().State.Victims[0].Status == evict.Failed; failed != (tt.log != "") {
+					t.Errorf("victims = %+v; want the eviction failed, so that another pod is chosen: %t", n.last().State.Victims, tt.log != "")
+				}
 				if !strings.Contains(n.log.String(), tt.log) {
 					t.Errorf("log = %s; want %q", n.log.String(), tt.log)
 				}

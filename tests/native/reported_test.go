@@ -78,6 +78,9 @@ func newReportedKill(t *testing.T, n *node.Node) *reportedKill {
 	return k
 }
 
+// Allowed implements act.Fencer.
+func (k *reportedKill) Allowed(string) error { return nil }
+
 // Fence implements act.Fencer.
 func (k *reportedKill) Fence(job *act.Job) error {
 	var containers []string

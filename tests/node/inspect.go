@@ -1,10 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,7 +20,8 @@ type Pod struct {
 	// Cgroup is the parent cgroup of the pod's containers; "" for a pod without a cgroup parent.
 	Cgroup string
 	// PID is the process ID of the pause process.
-	PID        int
+	PID int
+	// Containers are sorted by the time of their creation.
 	Containers []Container
 }
 
@@ -74,7 +77,9 @@ func (n *Node) Pod(ctx context.Context, id string) (Pod, error) {
 	if err != nil {
 		return Pod{}, fmt.Errorf("list containers of %s: %w", pod.Name, err)
 	}
-	for _, c := range list.GetContainers() {
+	containers := list.GetContainers() // in any order
+	slices.SortFunc(containers, func(a, b *cri.Container) int { return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()) })
+	for _, c := range containers {
 		container, err := n.container(ctx, c.GetId(), pod.Cgroup)
 		if err != nil {
 			return Pod{}, fmt.Errorf("read status of a container of %s: %w", pod.Name, err)

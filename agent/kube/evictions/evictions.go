@@ -130,6 +130,14 @@ var (
 	errNoTable = errors.New("the file of fence marks could not be opened")
 )
 
+// Allowed implements [act.Fencer].
+func (e *Evictions) Allowed(uid string) error {
+	if e.o.Orders.Forbidden(uid) {
+		return kube.ErrForbidden
+	}
+	return nil
+}
+
 // Fence implements [act.Fencer]. It begins the order and then sets the fence, whose mark has
 // the order's ID.
 func (e *Evictions) Fence(job *act.Job) error {
@@ -288,11 +296,11 @@ func (e *Evictions) Report(r execute.Report) {
 	}
 }
 
-// refused records that a pod was not killed. If an earlier kill has fenced it, or has ended all
-// its containers, the order of that one stays.
+// refused records that a pod was not killed. If an earlier kill has fenced it or ended all its
+// containers, or the kubelet has stopped it, the order stays.
 func (e *Evictions) refused(uid string, err error) {
 	e.update(uid, func(v *eviction) {
-		if !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0 || errors.Is(err, act.ErrEnded)) {
+		if v.ended || !v.killed.IsZero() && (v.fence != nil || e.setting[uid] > 0 || errors.Is(err, act.ErrEnded)) {
 			v.gaveUp = true
 		} else {
 			v.void = fmt.Sprintf("the pod was not killed: %v", err)

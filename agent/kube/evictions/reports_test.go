@@ -120,6 +120,17 @@ func TestRefusedBecauseEnded(t *testing.T) {
 	n.wantStage(kube.StageEnded)
 }
 
+// Nor does the end of the grace period of a pod that the kubelet has just stopped.
+func TestRefusedAfterStop(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	n.reportStopping()
+	n.report(act.LastGone)
+	n.refuse(act.ErrEnded)
+	n.checkNow()
+	n.wantStage(kube.StageEnded)
+}
+
 // A second kill that is refused does not end the order of the first one, nor does a job that
 // is not reported.
 func TestOtherJobs(t *testing.T) {
