@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -120,8 +121,10 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	case err == nil:
 		r.checkDelay = 0
 	case ctx.Err() == nil:
-		if r.checkDelay == 0 {
-			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", c.files.explain(err))
+		reason := c.files.explain(err)
+		// Watch reports what only other credentials can end.
+		if e := (*explained)(nil); r.checkDelay == 0 && !(errors.As(reason, &e) && e.reload) {
+			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", reason)
 		}
 		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
 		r.checkAfter = time.Now().Add(r.checkDelay/2 + rand.N(r.checkDelay/2))

@@ -234,8 +234,8 @@ func TestExpiredToken(t *testing.T) {
 	}
 	write(t, token, "second")
 	n.until("watching again", func(s kube.Status) bool { return s.Watching && n.has("a") })
-	if got := strings.Count(n.log.String(), "401"); got != 1 {
-		t.Errorf("logged %d times; want once", got)
+	if got := strings.Count(n.log.String(), "401 Unauthorized"); got != 1 {
+		t.Errorf("logged %d times; want once: %s", got, n.log.String())
 	}
 }
 
