@@ -41,7 +41,7 @@ type Fencer interface {
 	// be killed, or of which nothing ran any more. A container whose cgroup is not proven has an empty Cgroup.
 	Fence(job *Job) error
 	// Allowed returns why the pod may not be killed when its grace period ends: the API server
-	// has refused the report meanwhile, and the kubelet would start the pod again. It is nil if
+	// has refused the report since, and the kubelet would start the pod again. It is nil if
 	// it may.
 	Allowed(uid string) error
 }

@@ -42,7 +42,7 @@ type podCgroup struct {
 func (k *Killer) podCgroup(job *Job) *podCgroup {
 	p := &podCgroup{killer: k, job: job, draining: map[string]bool{}, refused: map[string]bool{}}
 	if job.unproven() != nil {
-		return p // the cgroups of the pod can't be told apart
+		return p // the cgroups of the pod can't be distinguished
 	}
 	var containers []string
 	for _, c := range job.Containers {

@@ -88,7 +88,7 @@ func (c *fenceCall) ended() bool {
 }
 
 // finishReported waits until no process of a Reported job's containers is left, and kills
-// other containers in the pod's cgroup meanwhile. It returns what went wrong, and whether
+// other containers in the pod's cgroup. It returns what went wrong, and whether
 // all containers have ended (empty).
 func (k *Killer) finishReported(ctx context.Context, job *Job, p *killedPod) (errs []error, empty bool) {
 	if len(p.victims)+p.gone == 0 && len(p.errs) > 0 {

@@ -306,7 +306,7 @@ func (o *Orders) Run(ctx context.Context) {
 // up to flushTimeout until the session has sent that. Once it is called no order begins. After it the
 // fences can be lifted: evictd-kube sends no request to report a pod as Failed that its kubelet may
 // start again, but one that the API server has received may still take effect. Run and the session
-// have to go on meanwhile.
+// have to go on.
 func (o *Orders) Stop(ctx context.Context) {
 	for o.unanswered() > 0 {
 		select {

@@ -124,7 +124,7 @@ func TestOrdersInSessions(t *testing.T) {
 	orders.Refused("v", "a guarded process")
 	expect(r, "withdrawn", "reset", "killed u", "killed v", "withdraw")
 
-	stop() // evictd-kube restarts, and meanwhile the pod ends
+	stop() // the pod ends while evictd-kube restarts
 	until(t, "end of the session", func() bool { return !e.Facts.Status(time.Now()).Connected })
 	orders.Ended("u")
 	r, _ = start()
@@ -152,7 +152,7 @@ func mustEncode(t *testing.T, o *Order) string {
 }
 
 // Malformed answers end their session, and change no order. An unknown order is no error: it may
-// have been withdrawn meanwhile.
+// have been withdrawn.
 func TestHostileReports(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kube.sock")
 	e, orders := serveOrders(t, socket)

@@ -40,7 +40,7 @@ func TestEventsKeepBackoff(t *testing.T) {
 	}
 }
 
-// A write that always conflicts with others is repeated with a back-off, and evictd is told.
+// A write that always conflicts with others is repeated with a back-off and reported to evictd.
 func TestConflictsBackOff(t *testing.T) {
 	t.Parallel()
 	o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {

@@ -71,7 +71,7 @@ type Reporter struct {
 	// closed when the first one has not failed.
 	checkDelay time.Duration
 	checked    chan struct{}
-	// mayReport is set if evictd was told that evictions can be reported, missing is why they
+	// mayReport is set if evictd knows that evictions can be reported, missing is why they
 	// can't, as it was logged, and missingSince is since when.
 	mayReport    bool
 	missing      string
@@ -201,7 +201,7 @@ func (r *Reporter) connected(c *client, reload func(error)) {
 }
 
 // awaitRights waits until the rights are known for the first time, but not long: facts do not
-// depend on them. evictd uses what it is told about them after the complete list.
+// depend on them. evictd uses the last statement about them, after the complete list.
 func (r *Reporter) awaitRights(ctx context.Context) {
 	select {
 	case <-r.checked:

@@ -133,7 +133,7 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 }
 
 // checkRights finds out whether evictions can be reported, and tells evictd. If that fails,
-// evictd keeps what it was told last. A right that was there is missing only if it still is
+// evictd keeps the last answer. A right that was there is missing only if it still is
 // after ForbiddenDelay.
 func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	missing, err := c.cannotReport(ctx)

@@ -103,7 +103,7 @@ func (t *task) busy(a action) bool {
 }
 
 // superseded reports whether the outcome of a request no longer counts, because the phase was
-// written meanwhile, or is being written.
+// written since, or is being written.
 func (t *task) superseded(a action) bool {
 	switch a.kind {
 	case setCondition:

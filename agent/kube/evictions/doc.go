@@ -11,9 +11,9 @@
 //  1. SIGKILL was sent to the pod's containers (agent/hot, agent/act).
 //  2. [Evictions.Fence] begins the order, whose ID the fence's mark has, and which is saved soon
 //     after that; then it marks the fence and sets it. agent/act kills what has been started in
-//     the pod's cgroup meanwhile.
-//  3. No process of the containers is left: the order is told so, and evictd-kube reports the
-//     pod Failed.
+//     the pod's cgroup.
+//  3. No process of the containers is left: the order advances to its last stage, and
+//     evictd-kube reports the pod Failed.
 //  4. The kubelet removes the pod's cgroup, and the fence with it: the order ends once its answer
 //     is final.
 //
@@ -46,7 +46,7 @@
 //	5 the same                 –       killed   newer             The pod runs again: the order is void, and it is counted
 //	                                                              as revived.
 //	6 the same                 –       killed   dead              The pod is reported. If it must not run twice, the order is
-//	                                                              void instead: nothing keeps it from running meanwhile.
+//	                                                              void instead: nothing keeps it from running.
 //	7 while processes exit     set     killed   left, listed      As 4.
 //	8 the same                 set     killed   left, not listed  Their end is waited for, and the pod reported.
 //	9 the same                 set     killed   dead              The pod is reported.

@@ -318,7 +318,7 @@ func (e *Evictions) beginStop(r execute.Report) {
 }
 
 // ended records that no process of a pod's containers is left. The order of a pod that must not
-// run twice is told so when its fence is set.
+// run twice advances when its fence is set.
 func (e *Evictions) ended(uid string) {
 	wait := false
 	if e.update(uid, func(v *eviction) {

@@ -23,7 +23,7 @@ func TestEndedBeforeFence(t *testing.T) {
 	_, kill := n.process(n.container())
 	n.fence()
 	n.checkNow()
-	n.wantStage(kube.StageKilled) // the kubelet has started a container meanwhile
+	n.wantStage(kube.StageKilled) // the kubelet has started a container
 	kill()
 	n.checkNow()
 	n.wantStage(kube.StageEnded)
