@@ -1,5 +1,6 @@
 // Package kerneltest builds copies of kernel filesystems for tests, and creates real
-// cgroups and mounts that are removed when the test ends.
+// cgroups and mounts that are removed when the test ends. [Buffer] is for what a test
+// reads while it is written.
 package kerneltest
 
 import (
