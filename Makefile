@@ -14,6 +14,19 @@ build: ## the commands, into .build
 	@mkdir -p $(BUILD)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/ ./cmd/...
 
+# The image's time is that of the commit, so that the same commit gives the same image.
+IMAGE_ARCH ?= amd64 arm64
+IMAGE := $(BUILD)/evictd-$(VERSION).oci.tar
+
+.PHONY: image
+image: ## a container image of the commands as a tar; IMAGE_ARCH="amd64 arm64"
+	@set -e; for arch in $(IMAGE_ARCH); do \
+		mkdir -p $(BUILD)/linux-$$arch; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/linux-$$arch/ ./cmd/...; \
+	done
+	$(GO) run ./deploy/image -o $(IMAGE) -version '$(VERSION)' -revision '$(shell git rev-parse HEAD 2>/dev/null)' \
+		-created '$(or $(shell git log -1 --format=%ct 2>/dev/null),0)' $(foreach arch,$(IMAGE_ARCH),$(arch)=$(BUILD)/linux-$(arch))
+
 .PHONY: run
 run: build ## evictd in dry run on this host as it is
 	$(BUILD)/evictd --dry-run --state-dir $(BUILD)/state --control-socket $(abspath $(BUILD))/evictd.sock
@@ -27,8 +40,8 @@ test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) ./...
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
-# packages are unpacked into a cache directory; without that, tests are skipped. etcd
-# and Kubernetes, for tests/cluster, come into the same directory.
+# packages are unpacked into a cache directory; without that, tests are skipped. etcd,
+# promtool and Kubernetes, for tests/cluster, come into the same directory.
 .PHONY: fetch
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
@@ -93,7 +106,9 @@ lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags bench ./tests/cluster
 	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(STATICCHECK) -tags bench ./tests/cluster
 	$(GO) run $(GOCYCLO) -over 20 $$(git ls-files '*.go')
 	@awk '/^\/\/gocyclo:ignore$$/ && reason !~ /^\/\/ Complexity: ./ { print FILENAME ":" FNR ": no reason"; bad = 1 } \
 		!/^\/\/$$/ { reason = $$0 } END { exit bad }' $$(git ls-files '*.go')

@@ -63,17 +63,15 @@ func Run(ctx context.Context, o Options) error {
 	defer stopNotifier()
 	g.run("service manager", func() error { return d.notifier.Run(notifierCtx) })
 	// Answers of evictd-kube are waited for at the end.
-	kubeCtx, stopKube := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopKube()
+	kubeCtx, endKube := context.WithCancel(context.WithoutCancel(ctx))
+	defer endKube()
 	d.startKube(kubeCtx, &g)
 	d.start(ctx, &g)
 	<-ctx.Done()
 	d.notifier.Stopping()
 	stopNotifier()
-	if d.evictions != nil {
-		d.evictions.Stop()
-	}
-	stopKube()
+	d.stopKube()
+	endKube()
 	d.stopped.Store(true)
 	d.down.Store(d.shutdown.GoingDown())
 	g.wait.Wait()
@@ -139,6 +137,7 @@ type daemon struct {
 	liveness       *loop.Liveness
 	loop           *loop.Loop
 	lastView       *atomic.Pointer[loop.View]
+	rightsKnown    atomic.Bool // whether evictd-kube's rights were known when the loop last decided on the mode
 	records        *execute.Records
 	statusBackend  *status.Backend
 	heartbeat      metrics.Heartbeat // of the loop
@@ -154,8 +153,9 @@ type daemon struct {
 	// These are nil if no evictd-kube is configured.
 	facts     *kube.Facts
 	orders    *kube.Orders
+	node      *kube.Node
 	evictions *evictions.Evictions
-	web       *webServer // nil if metrics are not served
+	web       *metrics.Server // nil if metrics are not served
 	closers   []func() error
 	// For the next run: whether this one was asked to end, and whether the node was
 	// shutting down then.
@@ -257,10 +257,9 @@ func (d *daemon) listen() (err error) {
 	if d.options.WebAddress == "" {
 		return nil
 	}
-	if err := checkWebAddress(context.Background(), d.options.WebAddress); err != nil {
-		return err
+	if d.web, err = metrics.NewServer(context.Background(), d.options.WebAddress); err != nil {
+		return fmt.Errorf("%w (--web.listen-address)", err)
 	}
-	d.web = d.newWebServer()
 	return nil
 }
 
@@ -302,12 +301,12 @@ func (d *daemon) buildStatus() {
 	options := status.Options{
 		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
 		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
-		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
+		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.Warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 		Facts: d.facts,
 	}
 	if d.facts != nil {
-		options.Orders, options.Fences = d.orders.Status, func() status.FenceStatus { return status.FenceStatus(d.evictions.Status()) }
+		options.Orders, options.NodeObject, options.Fences = d.orders.Status, d.node.Status, func() status.FenceStatus { return status.FenceStatus(d.evictions.Status()) }
 	}
 	d.statusBackend = status.New(options)
 	if d.facts != nil {
@@ -331,13 +330,13 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		LargestDirectories: func(s signal.Signal) []evict.DirectoryUsage {
 			return status.LargestDirectories(d.disks, d.usageMeter, s)
 		},
-		Lanes: d.lanes, ModeFacts: d.modeFacts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
+		Lanes: d.lanes, ModeFacts: d.modeFacts(d.hierarchy), KubeletThresholds: d.facts.KubeletThresholds, OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
 		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: killer, DryRunKiller: dryRunKiller,
 		OpenHandle: func(j act.Job) (*act.KillHandle, error) { return act.Prepare(d.hierarchy, procfs, j) },
-		Execute:    d.execute,
+		Execute:    d.execute, Arrivals: d.facts.Arrivals, Refuse: d.evictions.Refuse,
 		Observer: status.NewObserver(status.ObserverOptions{
 			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBackend,
-			Changed: d.shutdown.ViewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.Request,
+			Changed: d.viewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.Request,
 		}),
 	})
 	d.closers = append(d.closers, d.loop.Close)
@@ -371,7 +370,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("memory", func() error { d.lockMemory(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.statusBackend, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
-		g.run("web server", func() error { return d.web.run(ctx) })
+		g.run("web server", func() error { d.web.Run(ctx, d.webOptions()); return nil })
 	}
 	g.run("state", func() error { d.stateWriter.Run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx); return nil })
@@ -383,6 +382,15 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		d.killer.Wait()
 		return nil
 	})
+}
+
+func (d *daemon) webOptions() metrics.Options {
+	return metrics.Options{
+		Handler:       metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBackend.Checks()...),
+		ConfigFile:    d.options.WebConfigFile,
+		PrepareThread: self.ResetNice,
+		Log:           d.log.Logger,
+	}
 }
 
 // setThresholds gives the thresholds of a configuration to all that watch them, and returns

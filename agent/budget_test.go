@@ -5,22 +5,36 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/evictd/evictd/agent/systemd"
 )
 
-// buildHere builds a daemon of this host without a runtime, in dry run.
-func buildHere(t *testing.T) *daemon {
+// testOptions returns the default options, with all that evictd writes in a directory of the test.
+func testOptions(t *testing.T) Options {
 	t.Helper()
 	dir := t.TempDir()
 	o := Defaults()
 	o.ConfigPath, o.ConfigGiven = filepath.Join(dir, "config.yaml"), true
 	o.StateDir, o.ControlSocket, o.KubeSocket, o.WebAddress = filepath.Join(dir, "state"), filepath.Join(dir, "s"), filepath.Join(dir, "k"), ""
 	o.FenceFile = filepath.Join(dir, "run", "fences")
+	for v, i := reflect.ValueOf(o), 0; i < v.NumField(); i++ {
+		if path := v.Field(i).String(); strings.Contains(path, "/evictd") {
+			t.Fatalf("the test would use the %s of this host: %s", v.Type().Field(i).Name, path)
+		}
+	}
+	return o
+}
+
+// buildHere builds a daemon of this host without a runtime, in dry run.
+func buildHere(t *testing.T) *daemon {
+	t.Helper()
+	o := testOptions(t)
 	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n" +
-		fmt.Sprintf("kube: {uid: 64319, gid: %d}\n", max(os.Getegid(), 1))
+		fmt.Sprintf("kube: {uid: 61119, gid: %d}\n", max(os.Getegid(), 1))
 	if err := os.WriteFile(o.ConfigPath, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,8 @@
 // Data flows from left to right: evictd observes the kernel and the runtime, agent/evict
 // decides, agent/execute stores a record of each eviction, and the actuators carry it out.
 // Node-level reclaims go from agent/loop to agent/reclaim. On a Kubernetes node evictd-kube
-// sends facts about the pods (agent/kube), which agent/pods applies. tests/imports_test.go
+// sends facts about the pods (agent/kube), which agent/pods applies. It reports evictions to the
+// API server, and maintains the conditions of the last View on the Node object. tests/imports_test.go
 // states which package may import which.
 //
 //	bpf, kernel, cri     agent/lanes           agent/hot            agent/act
@@ -55,7 +56,8 @@
 //   - socket for evictd-kube (agent/kube): a goroutine for the session, and one that saves the
 //     facts about pods. The inventory reads the facts under a mutex that no I/O locks. Another
 //     goroutine follows the orders to evictd-kube, and one the fences of evicted pods
-//     (agent/kube/evictions). At a clean stop these run up to 5 s longer than the others.
+//     (agent/kube/evictions). The loop and the shutdown set the node's conditions under a mutex
+//     that no I/O locks ([kube.Node]). At a clean stop these run up to 5 s longer than the others.
 //   - control socket, web server, state writer, service manager and log: they serve and
 //     write the View and the records. They may hang, too.
 //
@@ -70,7 +72,8 @@
 //  4. Confirm, act, settle. An alarm is confirmed by a fresh reading. The memory that a
 //     victim is expected to free (its resident anonymous memory) is subtracted from the
 //     deficit until it is back, the victim is gone, or there was no progress for the settle
-//     timeout. If evicting is futile, one pod is evicted per back-off, and the record names
+//     timeout. That of pods that others delete is subtracted for as long at most, and for a hard
+//     threshold only while half of it is left. If evicting is futile, one pod is evicted per back-off, and the record names
 //     what else uses the resource.
 //  5. Never a wrong victim. evictd kills the cgroup that the runtime names for one
 //     container, never one that contains evictd, pid 1, a runtime, a shim, a kubelet or a
@@ -90,8 +93,10 @@
 //     mlocked (mlockall with MCL_ONFAULT).
 //  11. A node has one owner. While a kubelet has sandboxes, evictd evicts only those of its
 //     pods whose eviction evictd-kube can report to the API server, and is in dry run if
-//     evictd-kube may not report or is not there, unless it is configured otherwise. It
-//     never stops a kubelet's sandbox.
+//     evictd-kube may not report or is not there, unless it is configured otherwise. It stops
+//     them at a shutdown of the node only if the kubelet is known not to, unless it is
+//     configured otherwise. It never stops a kubelet's sandbox. It leaves disk and PID signals
+//     to a kubelet that is known to evict for them first, for at most some minutes of a shortage.
 //  12. A crossing of a hard memory threshold is answered at once, however much active file
 //     cache there is, unless file cache caused it; then it waits for ten seconds, until
 //     reclaim stalls (of the node; for the pods' signal also at the limit of all pods), or
@@ -109,5 +114,7 @@
 //     server refuses the report, kube.fenceTimeout has passed, evictd stops, or it crashed
 //     before it had saved the order. A fence is marked before it is set, and lifted when its
 //     order ends before the pod's cgroup is removed. Fences of an evictd that crashed stay
-//     until the next start.
+//     until the next start. While the node shuts down, pods that can't be reported are
+//     fenced without an order, a clean stop lifts no fence, and a canceled shutdown lifts
+//     those without an order.
 package agent

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"path/filepath"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 )
 
@@ -31,7 +29,7 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 		meter.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
 	}
 	if d.runtime != nil {
-		meter.RuntimeLayers = layersOf(d.runtime)
+		meter.RuntimeLayers = disks.RuntimeLayers(d.runtime.WritableLayers)
 	}
 	d.usageMeter = disks.NewUsageMeter(meter)
 	d.diskUsage = loop.NewDiskUsage(d.usageMeter)
@@ -59,29 +57,4 @@ func (d *daemon) setDiskThresholds(p *evict.Policy) {
 	d.disks.SetPolicy(p)
 	d.tasks.SetPolicy(p)
 	d.metrics.Policy(p)
-}
-
-// layersOf returns a function that asks the runtime for the usage of writable layers.
-func layersOf(runtime *cri.Client) func(context.Context) (map[string]disks.Measurement, error) {
-	return func(ctx context.Context) (map[string]disks.Measurement, error) {
-		layers, err := runtime.WritableLayers(ctx)
-		if len(layers) == 0 && err != nil {
-			return nil, err
-		}
-		all := make(map[string]disks.Measurement, len(layers))
-		for id, l := range layers {
-			if l.UsedBytes == nil || l.Measured.IsZero() {
-				continue
-			}
-			m := disks.Measurement{At: l.Measured, Method: "runtime"}
-			m.Bytes = *l.UsedBytes
-			if l.InodesUsed != nil {
-				m.Inodes = *l.InodesUsed
-			} else {
-				m.Incomplete = "the runtime does not report inodes"
-			}
-			all[id] = m
-		}
-		return all, nil
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
@@ -14,9 +15,11 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/kube/evictions"
+	"github.com/evictd/evictd/agent/kube/kubeletcert"
 	"github.com/evictd/evictd/agent/podfence"
 	"github.com/evictd/evictd/agent/version"
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // buildFacts loads the saved facts of evictd-kube, if one is configured.
@@ -28,7 +31,10 @@ func (d *daemon) buildFacts(cfg *config.Config) {
 		FenceTimeout: cfg.Kube.FenceTimeout, Lift: func(uid, why string) { d.evictions.Lift(uid, why) }, Save: d.stateWriter.Request, Log: d.log.Logger,
 		Answered: d.answered,
 	})
+	uptime, _ := process.Uptime() // evictd does not start without it, see clock
+	d.node = kube.NewNode(kube.NodeOptions{Uptime: uptime, Log: d.log.Logger})
 	d.facts = kube.NewFacts()
+	d.facts.Forbidden = d.orders.Forbidden
 	if err := d.facts.Load(d.store); err != nil {
 		d.log.Error("saved facts about pods can't be used; their priorities are unknown until evictd-kube connects", "error", err)
 		d.startWarnings = append(d.startWarnings, err.Error())
@@ -51,7 +57,9 @@ func (d *daemon) startKube(ctx context.Context, g *group) {
 		return
 	}
 	server := &kube.Server{
-		UID: int(d.config.Kube.UID), Software: version.Of().String(), Facts: d.facts, Orders: d.orders, Changed: d.inventory.Refresh, Log: d.log.Logger,
+		UID: int(d.config.Kube.UID), Software: version.Of().String(), Facts: d.facts, Orders: d.orders, Node: d.node,
+		Changed: d.inventory.Refresh, Log: d.log.Logger,
+		KubeletCertificates: func() string { return kubeletcert.Read(d.disks.NodePath(), d.log.Logger) },
 	}
 	listen := func() (net.Listener, error) {
 		l, err := control.ListenShared(d.options.KubeSocket, d.config.Kube.Group())
@@ -74,12 +82,14 @@ func (d *daemon) buildEvictions() {
 	}
 	d.evictions = evictions.New(evictions.Options{
 		Orders: d.orders, Inventory: d.inventory, Records: d.records, Hierarchy: d.hierarchy, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
-		Exclusive: d.facts.Exclusive, Connected: func() bool { return d.facts.Status(time.Now()).Watching },
-		Decided: d.decided,
-		Resume: func(ctx context.Context, o evict.Order) {
-			if job, ok := d.lastView.Load().ReportedJob(o, d.inventory.Guard()); ok {
+		Exclusive: d.facts.Exclusive, DaemonSet: d.facts.DaemonSet, Connected: d.watching,
+		Decided: d.decided, ShuttingDown: func() bool { return d.shutdown.State().Active() },
+		Resume: func(ctx context.Context, o evict.Order) bool {
+			job, ok := d.lastView.Load().ReportedJob(o, d.inventory.Guard())
+			if ok {
 				d.execute.Resume(ctx, job, false)
 			}
+			return ok
 		},
 	})
 	d.closers = append(d.closers, d.evictions.Close)
@@ -87,15 +97,45 @@ func (d *daemon) buildEvictions() {
 		d.log.Error("fences of evicted pods can't be used, or not all that an earlier run set", "error", err)
 		d.startWarnings = append(d.startWarnings, err.Error())
 	}
-	d.killer.Fencer = d.evictions
+	d.killer.Fencer, d.killer.Guard = d.evictions, d.inventory.Guard
 	d.execute.Subscribe(d.evictions.Report)
 }
 
+// viewChanged passes a new view on. The Node object stays as an earlier run has left it until
+// the mode is known: until the pods are listed, and evictd-kube had found out its rights when the
+// view's mode was decided.
+func (d *daemon) viewChanged() {
+	d.shutdown.ViewChanged()
+	if v := d.lastView.Load(); d.node != nil && !v.Snapshot.Listed.IsZero() && d.rightsKnown.Load() {
+		d.node.Set(v.Orders.Conditions, v.Mode.DryRun, v.Time)
+	}
+}
+
+// stopKube ends the evictions, and removes the conditions and taints of the Node object.
+func (d *daemon) stopKube() {
+	if d.facts == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), evictions.StopTimeout)
+	defer cancel()
+	if !d.watching() {
+		cancel()
+	}
+	var node sync.WaitGroup
+	node.Go(func() { d.node.Stop(ctx) })
+	d.evictions.Stop()
+	node.Wait()
+}
+
+// watching reports whether evictd-kube watches the API server, so that it can answer.
+func (d *daemon) watching() bool { return d.facts.Status(time.Now()).Watching }
+
 // decided reports whether the loop's view is of the last list of the pods, and so has the
-// containers that agent/kube/evictions knows of, and whether it is in dry run.
+// containers that agent/kube/evictions knows of, and whether it is in dry run. A shutdown of the
+// node that an earlier run has begun resumes evictions, too.
 func (d *daemon) decided() (ok, dryRun bool) {
 	v := d.lastView.Load()
-	ok = v != nil && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
+	ok = v != nil && !d.shutdown.Resuming() && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
 	return ok, v != nil && v.Mode.DryRun
 }
 

@@ -90,6 +90,9 @@ func TestForbiddenReport(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	listed := d.inventory.Changed()
+	if d.facts.Forbidden == nil {
+		t.Error("arrivals do not know of refused reports")
+	}
 	d.answered("u", kube.AnswerReported, time.Now())
 	select {
 	case <-listed:

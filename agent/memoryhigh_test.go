@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,14 +14,13 @@ import (
 // The warning about memory.high is logged also if the start fails because of the
 // configuration, which may have the removed field.
 func TestMemoryHighOfAnEarlierRun(t *testing.T) {
-	o := Defaults()
+	o := testOptions(t)
 	boot, err := process.BootID(kernel.FS(o.Procfs))
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Cgroupfs = kerneltest.Tree(t, map[string]string{"cgroup.controllers": "memory pids\n", "kubepods/memory.high": "4096\n"})
 	o.StateDir = kerneltest.Tree(t, map[string]string{"brake.json": `{"bootID":"` + boot + `","cgroup":"/kubepods","was":9216}`})
-	o.ConfigPath, o.ConfigGiven = filepath.Join(t.TempDir(), "missing.yaml"), true
 	var log bytes.Buffer
 	if _, err := build(o, &asyncLog{Logger: slog.New(slog.NewTextHandler(&log, nil))}); err == nil {
 		t.Fatal("build() without its configuration = nil; want an error")

@@ -12,7 +12,8 @@ import (
 func (d *daemon) modeFacts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	misplaced := self.LocationProblem(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
-		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced, CannotReport: d.cannotReport()}
+		d.rightsKnown.Store(d.facts != nil && d.facts.CanReportKnown()) // before they are used
+		return loop.Facts{Configured: cfg.WhyDryRun(), Misplaced: misplaced, CannotReport: d.cannotReport()}
 	}
 }
 
@@ -24,18 +25,4 @@ func (d *daemon) cannotReport() string {
 		return "no evictd-kube is configured (kube.uid)"
 	}
 	return d.facts.CannotReport()
-}
-
-// describeConfigured returns why the configuration asks for dry run, or "".
-func describeConfigured(cfg *config.Config) string {
-	if !cfg.DryRun {
-		return ""
-	}
-	switch origin := cfg.Origin("dryRun"); origin {
-	case config.OriginFlag:
-		return "--dry-run was given"
-	case config.OriginFile:
-		return "the configuration says dryRun: true"
-	}
-	return "no AgentConfiguration was given"
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"path/filepath"
+	"time"
 
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/driver"
@@ -17,15 +18,28 @@ func (d *daemon) buildShutdown() {
 		Address: bus, Root: d.options.Rootfs, Log: d.log.Logger,
 		FDStore: lock, StoredLock: lock.Stored(), IsKubelet: d.inventory.IsKubelet,
 	})
-	d.shutdown = driver.New(driver.Options{
+	options := driver.Options{
 		Log: d.log.Logger, DelayLock: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
 		Save: d.save, RequestSave: d.stateWriter.Request, Bus: bus,
 		Announce: func(p shutdown.Phase) {
+			d.noteShutdown()
 			status := "shutdown: " + string(p)
 			if p == shutdown.Idle {
 				status = d.statusBackend.StatusLine()
 			}
 			d.notifier.Status(status)
 		},
-	})
+	}
+	if d.facts != nil {
+		options.Unanswered = func() int { return d.orders.Status().Unanswered }
+		options.KubeletShutsDown = d.facts.KubeletShutsDown
+	}
+	d.shutdown = driver.New(options)
+}
+
+// noteShutdown reports on the Node object whether the node shuts down.
+func (d *daemon) noteShutdown() {
+	if d.node != nil {
+		d.node.SetShutdown(d.shutdown.State().Active(), time.Now())
+	}
 }

@@ -106,6 +106,11 @@ func (d *daemon) followContainers(s *pods.Snapshot) {
 		}
 	}
 	d.lanes.FollowContainers(cgroups)
+	kubelet := s.Kubelet.Process
+	if kubelet != "" {
+		kubelet += ", boot " + d.bootID
+	}
+	d.facts.SeeKubelet(kubelet)
 }
 
 // notification returns the metrics of the lanes and the hot path.

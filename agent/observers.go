@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"os"
+	"cmp"
 	"runtime"
 	"time"
 
@@ -26,10 +26,8 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		TrustAnnotations: cfg.TrustAnnotations, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent, Log: d.log.Logger,
 	}
 	if cfg.RuntimeEndpoint != config.RuntimeNone {
-		endpoint, err := endpointOf(cfg.RuntimeEndpoint, o.Rootfs)
-		if err != nil {
-			return err
-		}
+		endpoint := cmp.Or(cfg.RuntimeEndpoint, cri.FindEndpoint(o.Rootfs))
+		var err error
 		if d.runtime, err = cri.Connect(endpoint); err != nil {
 			return err
 		}
@@ -59,26 +57,4 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		d.lanes.Observe(now, into)
 	}, cpus, options.Drift)
 	return d.buildHot(options)
-}
-
-// endpointOf returns the runtime's socket: the configured one, else the first default one
-// that exists, else the first default one, which may appear later.
-func endpointOf(configured, rootfs string) (string, error) {
-	if configured != "" {
-		return configured, nil
-	}
-	candidates := cri.DefaultEndpoints()
-	for _, endpoint := range candidates {
-		path, err := cri.SocketPath(endpoint)
-		if err != nil {
-			return "", err
-		}
-		if rootfs != "/" {
-			path = rootfs + path
-		}
-		if _, err := os.Stat(path); err == nil {
-			return "unix://" + path, nil
-		}
-	}
-	return candidates[0], nil
 }

@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
@@ -58,13 +56,13 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 	d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
 	d.reclaimer.Configure(reclaimPolicy(cfg))
 	d.setThresholds(cfg)
-	now := status.LoadResult{At: time.Now(), NeedsRestart: needRestart(d.config, cfg)}
+	now := status.LoadResult{At: time.Now(), NeedsRestart: config.NeedRestart(d.config, cfg)}
 	d.metrics.ConfigLoaded(now.At)
 	if now.Changed, err = cfg.Changes(before); err != nil {
 		d.log.Error("could not compare the configuration with the old one", "error", err)
 	}
 	d.statusBackend.SetLoadResult(now)
-	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.Changed))
+	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", config.ChangesText(now.Changed))
 	if len(now.NeedsRestart) > 0 {
 		d.log.Warn("changed fields take effect after a restart of evictd", "fields", now.NeedsRestart)
 	}
@@ -72,32 +70,6 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 		d.log.Warn("configuration", "notice", n.String())
 	}
 	return cfg, nil
-}
-
-// loggedChanges is the most changes in a log line: a file may have thousands.
-const loggedChanges = 20
-
-// changesText formats changes for a log line.
-func changesText(changes []config.Change) string {
-	if len(changes) == 0 {
-		return "nothing"
-	}
-	var texts []string
-	for i, c := range changes {
-		if i == loggedChanges {
-			texts = append(texts, fmt.Sprintf("and %d more", len(changes)-i))
-			break
-		}
-		switch {
-		case c.Before == "":
-			texts = append(texts, c.Field+": now "+c.After)
-		case c.After == "":
-			texts = append(texts, c.Field+": no longer "+c.Before)
-		default:
-			texts = append(texts, c.Field+": "+c.Before+" -> "+c.After)
-		}
-	}
-	return strings.Join(texts, "; ")
 }
 
 // requestReload reloads the configuration, and returns when it is in force.
@@ -117,29 +89,3 @@ func (d *daemon) requestReload(ctx context.Context) error {
 }
 
 var errReloadTimeout = errors.New("the configuration is not in force yet, evictd is busy; evictctl status shows when it is")
-
-// needRestart returns the fields that differ and are read only at the start of evictd.
-func needRestart(started, now *config.Config) (fields []string) {
-	if now.RuntimeEndpoint != started.RuntimeEndpoint {
-		fields = append(fields, "runtimeEndpoint")
-	}
-	if now.NodefsPath != started.NodefsPath {
-		fields = append(fields, "nodefsPath")
-	}
-	if now.CgroupRoot != started.CgroupRoot {
-		fields = append(fields, "cgroupRoot")
-	}
-	if now.MemoryAccounting != started.MemoryAccounting {
-		fields = append(fields, "memoryAccounting")
-	}
-	if now.Notification != started.Notification {
-		fields = append(fields, "notification")
-	}
-	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
-		fields = append(fields, "pressure.memory.full")
-	}
-	if now.Kube != started.Kube {
-		fields = append(fields, "kube")
-	}
-	return fields
-}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
 )
 
@@ -73,18 +72,5 @@ func TestReload(t *testing.T) {
 		if !slices.Equal(c.NeedsRestart, control.List[string](tt.restart)) {
 			t.Errorf("%s: needs a restart = %q; want %q", tt.name, c.NeedsRestart, tt.restart)
 		}
-	}
-}
-
-func TestNeedRestart(t *testing.T) {
-	before := &config.Config{RuntimeEndpoint: "/a", CgroupRoot: "/", MemoryAccounting: config.AccountingKubelet}
-	after := *before
-	after.MaxVictims = 7
-	if got := needRestart(before, &after); got != nil {
-		t.Errorf("needRestart() = %v; want none", got)
-	}
-	after.RuntimeEndpoint, after.CgroupRoot, after.MemoryAccounting = "/b", "/c", config.AccountingAvailable
-	if got, want := needRestart(before, &after), []string{"runtimeEndpoint", "cgroupRoot", "memoryAccounting"}; !slices.Equal(got, want) {
-		t.Errorf("needRestart() = %v; want %v", got, want)
 	}
 }

@@ -84,6 +84,7 @@ func (d *daemon) restore(saved *savedState) {
 		d.log.Info("state of an earlier run", "note", saved.note)
 	}
 	d.shutdown.Restore(saved.Shutdown)
+	d.noteShutdown()
 	d.lastBoot = driver.LastBoot(saved.LastBoot, saved.PreviousRun, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
 	d.metrics.LastShutdown(d.lastBoot)
 	d.records.Restore(saved.Records)

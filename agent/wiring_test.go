@@ -105,10 +105,16 @@ func TestWiring(t *testing.T) {
 	if part(d.loop, "drift").Int() <= 0 || part(d.loop, "reclaimStalls", "tree").IsNil() || part(d.shutdown, "o", "Bus").Len() == 0 {
 		t.Error("the loop lacks the drift of per-CPU counters or the hierarchy, or the shutdown its bus")
 	}
+	if part(d.killer, "Guard").IsNil() {
+		t.Error("the killer has only the guard of an order")
+	}
 	if part(d.statusBackend, "o", "LastShutdown", "Reason").Len() == 0 {
 		t.Error("the status lacks how the last boot ended: it was made before the state was restored")
 	}
 	// Function values can't be compared, but their code can.
+	if part(d.loop, "observer", "o", "Changed").Pointer() != reflect.ValueOf(d.viewChanged).Pointer() {
+		t.Error("views are not passed on")
+	}
 	if !slices.ContainsFunc(d.closers, func(f func() error) bool {
 		return reflect.ValueOf(f).Pointer() == reflect.ValueOf(d.loop.Close).Pointer()
 	}) {

@@ -2,7 +2,9 @@ package cri
 
 import (
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -17,6 +19,20 @@ func DefaultEndpoints() []string {
 		"unix:///run/crio/crio.sock",
 		"unix:///var/run/cri-dockerd.sock",
 	}
+}
+
+// FindEndpoint returns the first default endpoint whose socket exists below rootfs, where the
+// host's root is mounted. If none does, it returns the first one, which may appear later.
+func FindEndpoint(rootfs string) string {
+	var sockets []string
+	for _, endpoint := range DefaultEndpoints() {
+		socket := filepath.Join(rootfs, strings.TrimPrefix(endpoint, "unix://"))
+		if _, err := os.Stat(socket); err == nil {
+			return "unix://" + socket
+		}
+		sockets = append(sockets, socket)
+	}
+	return "unix://" + sockets[0]
 }
 
 // SocketPath returns the path of the unix socket of an endpoint, which is either

@@ -51,6 +51,20 @@ func TestDefaultEndpointsAreValid(t *testing.T) {
 	}
 }
 
+// The first socket that exists is used, the first of all before there is one.
+func TestFindEndpoint(t *testing.T) {
+	root := t.TempDir()
+	if got, want := FindEndpoint(root), "unix://"+root+"/run/containerd/containerd.sock"; got != want {
+		t.Errorf("FindEndpoint() without a socket = %s; want %s", got, want)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "run/crio/crio.sock"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := FindEndpoint(root), "unix://"+root+"/run/crio/crio.sock"; got != want {
+		t.Errorf("FindEndpoint() = %s; want %s", got, want)
+	}
+}
+
 func TestPeerPID(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	if pid, err := PeerPID("unix://" + socket); !errors.Is(err, ErrUnreachable) || !errors.Is(err, fs.ErrNotExist) {

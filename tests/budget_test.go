@@ -65,7 +65,7 @@ func runBuilt(t *testing.T, binary string) built {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(binary, "--config", config, "--state-dir", filepath.Join(dir, "state"),
-		"--control-socket", filepath.Join(dir, "s"), "--web.listen-address", "127.0.0.1:0")
+		"--control-socket", filepath.Join(dir, "s"), "--fence-file", filepath.Join(dir, "fences"), "--web.listen-address", "127.0.0.1:0")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

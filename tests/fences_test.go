@@ -104,7 +104,7 @@ func fencePod(t *testing.T, dir string) (limit string) {
 func startFencing(t *testing.T, binary, dir string) *exec.Cmd {
 	t.Helper()
 	config := filepath.Join(dir, "config.yaml")
-	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\nkube: {uid: 64319}\n"
+	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\nkube: {uid: 61119}\n"
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,7 @@ var importRules = map[string][]string{
 	"cmd/evictd":            {"agent", "agent/version"},
 	"cmd/evictd-kube":       {"agent/kube", "agent/kube/cluster", "agent/version"},
 	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "kernel"},
+	"deploy/image":          {},
 	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
 }
 

@@ -31,6 +31,13 @@ type Job struct {
 	// to stop a container: the kubelet does that. A container whose cgroup is not proven is
 	// left to the kubelet.
 	Reported bool
+	// Shutdown means that the node shuts down and that the pod is a kubelet's, which would start
+	// its containers again. The runtime is asked to stop them, except those of a Reported job
+	// whose order is answered in time: these the kubelet stops. The pod's fence is set as soon
+	// as one of its containers has been stopped by the runtime, or the pod was killed, also if
+	// it can't be reported. Stopping is set for the Fencer while others of the containers may be in
+	// their grace period: their processes must be able to fork until they end.
+	Shutdown, Stopping bool
 }
 
 // Fencer keeps killed pods of a kubelet from running again.
@@ -38,12 +45,19 @@ type Fencer interface {
 	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
 	// it fails, the kubelet may start the pod again. It is called for a Reported job, right
 	// after the kill, on a goroutine of its own, and not for a pod of which no container may
-	// be killed, or of which nothing ran any more. A container whose cgroup is not proven has an empty Cgroup.
+	// be killed, or whose containers had all ended. A container whose cgroup is not proven has
+	// an empty Cgroup. It is also called for a Shutdown job, Reported or not, and possibly more
+	// than once: first with Stopping, if it has several containers. On cgroup v1 there is no fence
+	// that lets processes fork, so that call does nothing.
 	Fence(job *Job) error
+	// Answered reports whether a pod in its grace period was reported, so that its kubelet stops
+	// it; also if the node does not shut down any more. It is waiting if the answer may still come:
+	// evictd-kube is connected.
+	Answered(uid string) (answered, waiting bool)
 	// Allowed returns why the pod may not be killed when its grace period ends: the API server
 	// has refused the report since, and the kubelet would start the pod again. It is nil if
-	// it may.
-	Allowed(uid string) error
+	// it may: in a shutdown of the node the pod is fenced without a report.
+	Allowed(job *Job) error
 }
 
 // StopStage is a set of containers that are asked to stop together, after the
@@ -68,7 +82,7 @@ const (
 	Escalated
 	// FirstGone: the first process of the pod has exited. LastGone: no process of
 	// the containers is left; of a Reported job, nor of a container that started after the
-	// order. It is not reported if those could not be looked for.
+	// order. It is not reported if those could not be looked for in the pod's cgroup.
 	FirstGone
 	LastGone
 	// Refused: no process was signalled because a container's cgroup must not be killed, the
@@ -94,6 +108,8 @@ type Progress struct {
 	// in a grace period, which is Grace then, and if the cgroup of a container is not proven.
 	Reported, KubeletStops bool
 	Grace                  time.Duration
+	// Order is set with KubeletStops.
+	Order *evict.Order
 }
 
 // Runtime is the part of a container runtime that an Actuator uses.

@@ -20,6 +20,11 @@
 // it is not found, no unlisted container is killed. A container whose cgroup is not proven,
 // and a pod in its grace period, are left to the kubelet.
 //
+// When the node shuts down (Job.Shutdown), the kubelet can't always be told to stop a pod: a static
+// pod has no object whose status it reads, and the API server may be away. The runtime is then
+// asked to stop the containers, and the pod's fence is set when the first of them has ended. From
+// then on the others can't fork.
+//
 // The hot path kills through descriptors that are already open. A [KillHandle] has the
 // cgroups and the largest processes of a pod open before the pod is chosen. A
 // [FastKiller] kills through it without allocating and without blocking. A [Reaper]
@@ -33,8 +38,8 @@
 //
 //   - act.go: orders ([Job]), [Progress] and the [Actuator] interface. killer.go and
 //     dryrun.go are its implementations. stopstages.go and ended.go are the parts of
-//     [Killer] that stop pods through the runtime, reported.go is that for Reported jobs, and
-//     podcgroup.go kills unlisted containers.
+//     [Killer] that stop pods through the runtime, reported.go is that for Reported jobs,
+//     shutdown.go that for Shutdown jobs, and podcgroup.go kills unlisted containers.
 //   - victim.go: kills a container by cgroup.kill and by pidfds that it opens, and waits
 //     until the processes have exited. victimcheck.go checks the container before that;
 //     freeze.go freezes one that forks too fast. guardcheck.go has the rules of the check.

@@ -26,6 +26,9 @@ type Killer struct {
 	// Fencer keeps the pods of Reported jobs from running again; nil if nothing does. It is
 	// set before the first order.
 	Fencer Fencer
+	// Guard returns the guard of now, for a pod that is killed when its grace period ends. It may
+	// be nil, and is set before the first order.
+	Guard func() *evict.Guard
 
 	work sync.WaitGroup
 	mu   sync.Mutex
@@ -96,7 +99,8 @@ type killedPod struct {
 	errs      []error
 	fence     *fenceCall // nil if none is set
 	stopping  bool       // the kill ends the pod's grace period
-	nothing   error      // why a Reported job's pod has no process to kill; nil if it may have
+	// nothingKilled is why a Reported job's pod has no process to kill; nil if it may have one.
+	nothingKilled error
 }
 
 // kill signals the processes of all containers with a proven cgroup, and starts a
@@ -147,7 +151,7 @@ func (k *Killer) begun(job *Job, p *killedPod, when time.Time) {
 	if p.allRefused(job) {
 		return
 	}
-	if p.nothing = k.nothingToKill(job, p); p.nothing == nil {
+	if p.nothingKilled = k.nothingToKill(job, p); p.nothingKilled == nil {
 		k.beginFence(job, p)
 		k.reportKilled(when, job, p.signalled)
 	}
@@ -158,12 +162,15 @@ func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 	var errs []error
 	var sandboxErr error
 	var empty bool
-	if p.nothing != nil {
-		errs = []error{p.nothing}
+	if p.nothingKilled != nil {
+		errs = []error{p.nothingKilled}
 	} else if job.Reported {
 		errs, empty = k.finishReported(ctx, &job, &p)
 	} else {
 		errs, sandboxErr, empty = k.finish(ctx, job, &p)
+		if p.fence != nil && p.fence.ended() {
+			errs = append(errs, p.fence.err)
+		}
 	}
 	signalled := p.signalled
 	for _, v := range p.victims {
@@ -181,7 +188,7 @@ func (k *Killer) conclude(ctx context.Context, job Job, p killedPod) {
 	// What is left to the kubelet is not refused.
 	failed := refused || !empty && !(job.Reported && len(p.errs) == 0)
 	stage := Finished
-	if p.nothing != nil || signalled == 0 && err != nil && failed {
+	if p.nothingKilled != nil || signalled == 0 && err != nil && failed {
 		stage = Refused
 	}
 	k.reportNow(&job, stage, signalled, err)

@@ -119,9 +119,17 @@ type fencer struct {
 	block chan struct{} // if not nil, Fence returns when it is closed
 	// forbidden is what Allowed returns.
 	forbidden error
+	// answered and waiting are what Answered returns.
+	answered, waiting bool
 }
 
-func (f *fencer) Allowed(string) error { return f.forbidden }
+func (f *fencer) Allowed(*Job) error { return f.forbidden }
+
+func (f *fencer) Answered(string) (answered, waiting bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answered, f.waiting
+}
 
 func (f *fencer) Fence(job *Job) error {
 	f.mu.Lock()

@@ -19,6 +19,9 @@ const (
 	maxParents = 16
 )
 
+// errSandboxExited means that a pod's cgroup has to be read again.
+var errSandboxExited = errors.New("the sandbox's process has exited while the pod's cgroup was read")
+
 // podCgroup is the cgroup of a Reported job's pod. Its unlisted containers are cgroups below
 // it that are neither a container's of the job nor the sandbox's: of containers that have
 // started after the runtime listed the pod, or are about to start.
@@ -35,6 +38,8 @@ type podCgroup struct {
 	failed bool
 	// readErr is why the pod's cgroup could not be read when it was read last.
 	readErr error
+	// sandboxExited means that the sandbox's process had exited before the cgroup was read last.
+	sandboxExited bool
 }
 
 // podCgroup returns the cgroup of a job's pod. Unless that is proven to be the pod's, nothing
@@ -50,7 +55,11 @@ func (k *Killer) podCgroup(job *Job) *podCgroup {
 	}
 	at, err := cgroup.PodPath(job.Order.UID, containers)
 	if err != nil {
-		p.stop(err)
+		// A pod without a cgroup of its own ends with the containers that the runtime lists.
+		if len(job.OtherContainers) > 0 {
+			p.stop(err)
+		}
+		return p
 	}
 	p.path = at
 	return p
@@ -110,7 +119,8 @@ func (p *podCgroup) unlisted() (found []*victim) {
 	if p.readErr = err; err != nil {
 		return nil
 	}
-	sandbox := -1
+	sandbox, exited := -1, p.sandboxExited
+	p.sandboxExited = p.killer.exited(p.job.SandboxPID, p.job.SandboxStart)
 	if p.job.SandboxPID != 0 && p.job.SandboxStart != 0 && p.startOf(p.job.SandboxPID) == p.job.SandboxStart {
 		sandbox = listing(all, p.job.SandboxPID)
 	}
@@ -119,6 +129,9 @@ func (p *podCgroup) unlisted() (found []*victim) {
 		switch {
 		case i == sandbox || len(v.procs) == 0:
 			continue
+		case sandbox < 0 && p.sandboxExited && !exited:
+			p.readErr = errSandboxExited // the process may be the sandbox's
+			return nil
 		case sandbox < 0:
 			p.stop(fmt.Errorf("the sandbox's process is in no cgroup below %s", p.path))
 			return nil
@@ -184,6 +197,18 @@ func (p *podCgroup) children() ([]string, error) {
 		err = nil
 	}
 	return nil, err
+}
+
+// removed reports whether the pod's cgroup was removed, and with it all that ran in it.
+func (p *podCgroup) removed() bool {
+	if p.path == "" {
+		return false
+	}
+	group, err := p.killer.hierarchy.Open(p.path)
+	if err == nil {
+		group.Close()
+	}
+	return errors.Is(err, cgroup.ErrGone)
 }
 
 // identify sets the container of a cgroup if it is one that the job knows by its ID. The guard

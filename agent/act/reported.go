@@ -61,9 +61,10 @@ type fenceCall struct {
 	err  error         // once done is closed
 }
 
-// beginFence has the fence of a killed pod set on another goroutine, since that may block.
+// beginFence has the fence of a killed pod set on another goroutine, since that may block. The
+// kubelet would start the pod again.
 func (k *Killer) beginFence(job *Job, p *killedPod) {
-	if !job.Reported || k.Fencer == nil || p.signalled+len(p.victims)+p.gone == 0 {
+	if !job.Reported && !job.Shutdown || k.Fencer == nil || p.signalled+len(p.victims)+p.gone == 0 {
 		return
 	}
 	call, fenced := &fenceCall{done: make(chan struct{})}, *job
@@ -265,19 +266,27 @@ func (k *Killer) exited(pid int, start uint64) bool {
 
 // awaitKubelet waits for a Reported job's pod, which the kubelet stops. When the grace period
 // ends, it kills the pod. It does so too when no container is left and the sandbox stays: it
-// is not known then whether the kubelet stops the pod or will start a container again.
+// is not known then whether the kubelet stops the pod or will start a container again. If the
+// node shuts down and the kubelet does not learn in time that it has to stop the pod, the runtime
+// is asked to.
 func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 	stopping, own := k.beginGrace(ctx, job.Order.UID)
-	k.report(Progress{UID: job.Order.UID, Stage: Signalled, Time: time.Now(), Reported: true, KubeletStops: true, Grace: job.Order.Grace})
+	k.report(Progress{UID: job.Order.UID, Stage: Signalled, Time: time.Now(), Reported: true, KubeletStops: true, Grace: job.Order.Grace, Order: &job.Order})
 	k.work.Go(func() {
 		defer own.cancel()
 		grace := time.NewTimer(job.Order.Grace)
 		defer grace.Stop()
 		poll := time.NewTicker(kubeletPollInterval)
 		defer poll.Stop()
-		over, stopped, polls := false, false, 0
+		began, over, stopped, polls := time.Now(), false, false, 0
+		informed, late, runtimeStopped := false, false, (<-chan struct{})(nil)
 		for !over {
-			if stopped, polls = k.stoppedByKubelet(&job, polls); stopped || polls == endedPolls {
+			if !informed && !late {
+				if informed, late = k.informed(&job, began); late {
+					runtimeStopped = k.askRuntime(stopping, job, began)
+				}
+			}
+			if stopped, polls = k.stoppedByKubelet(&job, polls); stopped || polls == endedPolls || late && polls > 1 {
 				break
 			}
 			select {
@@ -285,6 +294,8 @@ func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 				return // the kill or the newer request reports the end, or evictd stops
 			case <-grace.C:
 				over = true
+			case <-runtimeStopped:
+				over = true // what is left is killed, and the pod fenced
 			case <-poll.C:
 			}
 		}
@@ -292,9 +303,12 @@ func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 			return
 		}
 		if !stopped {
-			if err := k.allowed(job.Order.UID); err != nil {
+			if err := k.allowed(&job); err != nil {
 				k.reportNow(&job, Refused, 0, err)
 				return
+			}
+			if k.Guard != nil {
+				job.Guard = k.Guard() // the job's is as old as the grace period
 			}
 			k.kill(ctx, job, true)
 			return
@@ -305,37 +319,45 @@ func (k *Killer) awaitKubelet(ctx context.Context, job Job) {
 }
 
 // allowed returns why a pod may not be killed at the end of its grace period; nil if it may.
-func (k *Killer) allowed(uid string) error {
+func (k *Killer) allowed(job *Job) error {
 	if k.Fencer == nil {
 		return nil
 	}
-	return k.Fencer.Allowed(uid)
+	return k.Fencer.Allowed(job)
 }
 
 // endedPolls is the number of polls in a row in which a pod has a sandbox and no containers
-// after which it is fenced. The kubelet stops the sandbox right after the last container.
-const endedPolls = 2
+// after which it is fenced: in 2 s. The kubelet stops the sandbox right after the last
+// container, but CRI-O removes its network before its process ends, and has no process for most
+// sandboxes (drop_infra_ctr); then the kubelet removes the pod's cgroup. Of a pod that the runtime
+// was asked to stop, the kubelet does not stop the sandbox, so that is not waited for.
+const endedPolls = 10
 
 // stoppedByKubelet reports whether the kubelet has stopped a pod: all containers have ended,
-// and the first process of the sandbox has exited. Without the latter, it returns in how many
-// polls in a row all containers had ended; polls is that of the last call.
+// and the first process of the sandbox has exited, or the pod's cgroup was removed. Without the
+// latter, it returns in how many polls in a row all containers had ended; polls is that of the
+// last call.
 func (k *Killer) stoppedByKubelet(job *Job, polls int) (stopped bool, _ int) {
-	if !k.containersEnded(job) {
+	at := k.podCgroup(job)
+	if !k.containersEnded(job, at) {
 		return false, 0
 	}
-	return len(job.Containers) > 0 && k.exited(job.SandboxPID, job.SandboxStart), polls + 1
+	if len(job.Containers) > 0 && (k.exited(job.SandboxPID, job.SandboxStart) || at.removed()) {
+		return true, 0
+	}
+	if at.failed {
+		return false, 0 // a container may run
+	}
+	return false, polls + 1
 }
 
 // containersEnded reports whether all containers of a pod have ended, also those that the
 // job does not list.
-func (k *Killer) containersEnded(job *Job) bool {
+func (k *Killer) containersEnded(job *Job, at *podCgroup) bool {
 	for _, c := range job.Containers {
 		if c.Cgroup != "" && !k.cgroupEmpty(c) {
 			return false
 		}
 	}
-	if !k.leftEnded(job) {
-		return false
-	}
-	return !k.podCgroup(job).runsUnlisted()
+	return k.leftEnded(job) && !at.runsUnlisted()
 }

@@ -104,7 +104,7 @@ func TestKillReportedWithoutFence(t *testing.T) {
 func TestKillReportedSpares(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(p *kubeletPod, pid int)
-		want   string // in the error
+		want   string // in the error; "" for none
 		runs   bool   // a container of the pod may be left
 	}{
 		"essential process":         {func(p *kubeletPod, pid int) { p.job.Guard.Protected[pid] = "a shim" }, "a shim", false},
@@ -114,7 +114,10 @@ func TestKillReportedSpares(t *testing.T) {
 		"sandbox elsewhere": {func(p *kubeletPod, pid int) {
 			p.job.SandboxPID, p.job.SandboxStart = os.Getpid(), startOf(p.t, os.Getpid())
 		}, "sandbox's process", true},
-		"pod's cgroup not the kubelet's": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "not named as the kubelet names", true},
+		"no cgroup of its own": {func(p *kubeletPod, pid int) { p.job.Order.UID = "other" }, "", false},
+		"no cgroup of its own, a container created": {func(p *kubeletPod, pid int) {
+			p.job.Order.UID, p.job.OtherContainers = "other", []string{"c3"}
+		}, "not named as the kubelet names", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
@@ -131,13 +134,32 @@ func TestKillReportedSpares(t *testing.T) {
 				t.Error("the sandbox was killed, or a container was not")
 			}
 			last := reports.last()
-			if last.Stage != Finished || last.Err == nil || !strings.Contains(last.Err.Error(), tc.want) {
-				t.Errorf("last report = %+v; want it finished, with an error about %s", last, tc.want)
+			if last.Stage != Finished || (last.Err == nil) != (tc.want == "") || last.Err != nil && !strings.Contains(last.Err.Error(), tc.want) {
+				t.Errorf("last report = %+v; want it finished, with an error about %q", last, tc.want)
 			}
 			if ended := slices.Contains(reports.stages(), LastGone); ended == tc.runs {
 				t.Errorf("the end was reported: %t; want %t", ended, !tc.runs)
 			}
 		})
+	}
+}
+
+// If the sandbox ends between two reads, its process is not taken for one of a container. If a
+// process is left after it, the end of the pod is not known.
+func TestSandboxExitsWhileRead(t *testing.T) {
+	for name, left := range map[string]bool{"nothing left": false, "a process left": true} {
+		p := newKubeletPod(t)
+		p.job.SandboxStart-- // the process in the sandbox's cgroup is not the one that has exited
+		at := p.killer(&progressLog{}, nil).podCgroup(&p.job)
+		if !at.runsUnlisted() || at.failed {
+			t.Errorf("%s: first read failed: %t, error %v; want another one", name, at.failed, at.readErr)
+		}
+		if !left {
+			p.killIn("sandbox")
+		}
+		if at.runsUnlisted() || at.failed != left {
+			t.Errorf("%s: second read failed: %t, error %v; want %t", name, at.failed, at.readErr, left)
+		}
 	}
 }
 

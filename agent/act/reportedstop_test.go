@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 // In its grace period a pod is left to the kubelet. The end is reported when it has stopped
@@ -65,6 +67,50 @@ func TestStopReportedSandboxStays(t *testing.T) {
 	}
 }
 
+// The kubelet has stopped a pod whose cgroup it has removed, also if nothing is known of its
+// sandbox. If a container may run, it has not.
+func TestStopReportedWithoutSandbox(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := p.killer(reports, f)
+	p.job.Order.Hard, p.job.Order.Grace = false, time.Hour
+	p.job.SandboxPID, p.job.SandboxStart = 0, 0
+	p.killIn("c1")
+	p.killIn("c2")
+	if stopped, polls := k.stoppedByKubelet(&p.job, 1); stopped || polls != 0 {
+		t.Errorf("with a process that may be a container's: stopped %t, %d polls; want the grace period to go on", stopped, polls)
+	}
+	p.killIn("sandbox")
+	if stopped, polls := k.stoppedByKubelet(&p.job, 1); stopped || polls != 2 {
+		t.Errorf("with the pod's cgroup: stopped %t, %d polls; want another poll", stopped, polls)
+	}
+	_ = p.sandbox.Wait()
+	p.removeAll()
+	k.Evict(t.Context(), p.job)
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, LastGone, Finished}) || reports.last().Err != nil || f.calls() > 0 {
+		t.Errorf("stages = %v, %d fences; want no kill and no fence", got, f.calls())
+	}
+}
+
+// The kubelet does not stop the sandbox of a pod that the runtime has stopped in a shutdown.
+func TestShutdownWithoutKubelet(t *testing.T) {
+	p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+	k.Fencer = f
+	p.job.Shutdown, p.job.Order.Hard, p.job.Order.Grace = true, false, time.Hour
+	k.Evict(t.Context(), p.job)
+	p.killIn("c1")
+	p.killIn("c2")
+	ended := time.Now()
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, Signalled, FirstGone, LastGone, Finished}) {
+		t.Fatalf("stages = %v; want it finished", got)
+	}
+	if took := reports.reports[1].Time.Sub(ended); took >= endedPolls/2*kubeletPollInterval {
+		t.Errorf("the sandbox was waited for, %v; want %v", took, 2*kubeletPollInterval)
+	}
+}
+
 // When the grace period ends or is ended, the pod is killed and fenced.
 func TestStopReportedEndsInKill(t *testing.T) {
 	for name, escalate := range map[string]bool{"grace over": false, "escalated": true} {
@@ -90,6 +136,22 @@ func TestStopReportedEndsInKill(t *testing.T) {
 				t.Errorf("%d fences, processes left: %v %v", f.calls(), p.in("c1"), p.in("c2"))
 			}
 		})
+	}
+}
+
+// What became essential in the grace period is not killed at its end.
+func TestStopReportedGuard(t *testing.T) {
+	p, reports := newKubeletPod(t), &progressLog{}
+	k := p.killer(reports, &fencer{})
+	guard := *p.job.Guard
+	guard.Protected = map[int]string{p.job.Containers[0].InitPID: "the kubelet"}
+	k.Guard = func() *evict.Guard { return &guard }
+	p.job.Order.Hard, p.job.Order.Grace = false, 300*time.Millisecond
+	k.Evict(t.Context(), p.job)
+	p.waitFor("c2 is killed", func() bool { return len(p.in("c2")) == 0 })
+	k.Wait()
+	if n := len(p.in("c1")); n == 0 {
+		t.Errorf("the kubelet was killed; stages %v, error %v", reports.stages(), reports.last().Err)
 	}
 }
 

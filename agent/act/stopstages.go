@@ -71,7 +71,7 @@ func (k *Killer) endGrace(uid string, own *request) bool {
 // It returns the answers, in the order of the containers, when all stages have ended.
 func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 	errs := make([]error, len(job.Containers))
-	began := time.Now()
+	began, fence := time.Now(), k.newStopFence(job)
 	var stages []<-chan struct{} // each closed when the containers of the stage have stopped
 	for stage, startBy := range job.stageStarts() {
 		grace := job.Order.Grace
@@ -84,7 +84,11 @@ func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 		var stops sync.WaitGroup
 		for i, c := range job.Containers {
 			if job.stageOf(c.ID) == stage {
-				stops.Go(func() { errs[i] = k.stopContainer(ctx, c, grace) })
+				stops.Go(func() {
+					if errs[i] = k.stopContainer(ctx, c, grace); errs[i] == nil {
+						fence.stopped(ctx)
+					}
+				})
 			}
 		}
 		ended := make(chan struct{})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Change is a field whose value differs between two configurations. Before or
@@ -62,4 +63,56 @@ func (c *Config) texts() ([]text, error) {
 		texts = append(texts, text{v.Field, value})
 	}
 	return texts, nil
+}
+
+// loggedChanges is the most changes in a log line: a file may have thousands.
+const loggedChanges = 20
+
+// ChangesText formats changes for a log line.
+func ChangesText(changes []Change) string {
+	if len(changes) == 0 {
+		return "nothing"
+	}
+	var texts []string
+	for i, c := range changes {
+		if i == loggedChanges {
+			texts = append(texts, fmt.Sprintf("and %d more", len(changes)-i))
+			break
+		}
+		switch {
+		case c.Before == "":
+			texts = append(texts, c.Field+": now "+c.After)
+		case c.After == "":
+			texts = append(texts, c.Field+": no longer "+c.Before)
+		default:
+			texts = append(texts, c.Field+": "+c.Before+" -> "+c.After)
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// NeedRestart returns the fields that differ and are read only at the start of evictd.
+func NeedRestart(started, now *Config) (fields []string) {
+	if now.RuntimeEndpoint != started.RuntimeEndpoint {
+		fields = append(fields, "runtimeEndpoint")
+	}
+	if now.NodefsPath != started.NodefsPath {
+		fields = append(fields, "nodefsPath")
+	}
+	if now.CgroupRoot != started.CgroupRoot {
+		fields = append(fields, "cgroupRoot")
+	}
+	if now.MemoryAccounting != started.MemoryAccounting {
+		fields = append(fields, "memoryAccounting")
+	}
+	if now.Notification != started.Notification {
+		fields = append(fields, "notification")
+	}
+	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
+		fields = append(fields, "pressure.memory.full")
+	}
+	if now.Kube != started.Kube {
+		fields = append(fields, "kube")
+	}
+	return fields
 }

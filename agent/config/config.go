@@ -61,6 +61,9 @@ type Config struct {
 	Pressure Pressure `yaml:"pressure"`
 	// Shutdown configures a graceful node shutdown next to a kubelet.
 	Shutdown Shutdown `yaml:"shutdown"`
+	// Admission selects whether BestEffort pods that arrive under memory pressure are
+	// evicted.
+	Admission Admission `yaml:"admission"`
 	// Kube is how evictd-kube connects to evictd, and how evictions are reported.
 	Kube Kube `yaml:"kube"`
 
@@ -246,6 +249,21 @@ const (
 // UnmarshalText accepts auto and off.
 func (r *ReclaimMemory) UnmarshalText(text []byte) error {
 	return choose(r, text, ReclaimMemoryAuto, ReclaimMemoryOff)
+}
+
+// Admission selects whether pods that a kubelet would refuse under memory pressure are
+// evicted.
+type Admission string
+
+// The values of Admission.
+const (
+	AdmissionOff   Admission = "off"
+	AdmissionEvict Admission = "evict"
+)
+
+// UnmarshalText reads a mode.
+func (a *Admission) UnmarshalText(text []byte) error {
+	return choose(a, text, AdmissionOff, AdmissionEvict)
 }
 
 // OOMScoreAdj selects whether the oom_score_adj of containers' processes is shown

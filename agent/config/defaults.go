@@ -39,9 +39,10 @@ func base() *Config {
 		ImageGC:          ImageGCAuto,
 		Reclaim:          Reclaim{Memory: ReclaimMemoryAuto},
 		OOMScoreAdj:      OOMScoreAdjObserve,
+		Admission:        AdmissionOff,
 		Notification:     defaultNotification(),
 		Pressure:         defaultPressure(),
-		Shutdown:         Shutdown{BesideKubelet: ShutdownKubelet},
+		Shutdown:         Shutdown{BesideKubelet: ShutdownAuto},
 		Kube:             Kube{FenceTimeout: defaultFenceTimeout},
 		origin:           map[string]Origin{},
 	}

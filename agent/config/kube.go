@@ -33,6 +33,12 @@ func (k Kube) Group() int {
 // maxID is the largest user or group ID: 2^32-1 stands for none (chown(2)).
 const maxID = 1<<32 - 2
 
+// The user IDs from which systemd chooses that of a unit with DynamicUser= (systemd.exec(5)).
+const (
+	minDynamicUser = 61184
+	maxDynamicUser = 65519
+)
+
 func (c *Config) checkKube() {
 	const uid, gid = "kube.uid", "kube.gid"
 	for _, f := range []struct {
@@ -50,8 +56,19 @@ func (c *Config) checkKube() {
 	if d := c.Kube.FenceTimeout; (d < minFenceTimeout || d > maxFenceTimeout) && !c.failed(timeout) {
 		c.errorf(timeout, "is %v; want a duration from %v to %v", d, minFenceTimeout, maxFenceTimeout)
 	}
-	switch c.Kube.UID {
-	case 65532, 65534: // distroless images' nonroot, and nobody
-		c.noticef(uid, "%d is the user of many containers; want one that only evictd-kube has", c.Kube.UID)
+	if c.Admission == AdmissionEvict && !c.failed("admission") {
+		switch {
+		case c.Kube.UID == 0:
+			c.noticef("admission", "has no effect without %s: evictd can't report a refused pod to the API server", uid)
+		case c.Kubelet != KubeletAuto:
+			c.noticef("admission", "has no effect with kubelet: %s", c.Kubelet)
+		}
+	}
+	switch id := c.Kube.UID; {
+	case id == 65532 || id == 65534: // distroless images' nonroot, and nobody
+		c.noticef(uid, "%d is the user of many containers; want one that only evictd-kube has", id)
+	case id >= minDynamicUser && id <= maxDynamicUser:
+		c.noticef(uid, "%d may be the user of a systemd unit with DynamicUser=, which gets one from %d to %d; want one that only evictd-kube has",
+			id, minDynamicUser, maxDynamicUser)
 	}
 }

@@ -262,6 +262,22 @@ func TestShutdownOverride(t *testing.T) {
 	}
 }
 
+// TestKubeUser: a user ID that something else may have gets a notice.
+func TestKubeUser(t *testing.T) {
+	for id, want := range map[int]string{
+		61119: "", 61183: "", 61184: "DynamicUser=", 64319: "DynamicUser=", 65519: "DynamicUser=", 65520: "",
+		65532: "many containers", 65533: "", 65534: "many containers", 999: "",
+	} {
+		c, err := Load(Options{Path: write(t, "a.yaml", fmt.Sprintf("%skube: {uid: %d}", head, id))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := notices(c); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("kube.uid %d: notices = %q; want %q in it, or none", id, got, want)
+		}
+	}
+}
+
 func TestShutdownSchedule(t *testing.T) {
 	for _, tt := range []struct {
 		text string

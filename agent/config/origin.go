@@ -34,6 +34,20 @@ func (c *Config) Origin(field string) Origin {
 	}
 }
 
+// WhyDryRun returns why the configuration asks for dry run, "" if it does not.
+func (c *Config) WhyDryRun() string {
+	if !c.DryRun {
+		return ""
+	}
+	switch origin := c.Origin("dryRun"); origin {
+	case OriginFlag:
+		return "--dry-run was given"
+	case OriginFile:
+		return "the configuration says dryRun: true"
+	}
+	return "no AgentConfiguration was given"
+}
+
 // topField returns the first name of a path: a file sets the field of that name as
 // a whole or not at all.
 func topField(path string) string {

@@ -20,6 +20,7 @@ func (c *Config) Policy(layout evict.Layout) *evict.Policy {
 		Layout:                 layout,
 		ProtectUnknownPriority: c.UnknownPriority == SpareUnknownPriority,
 		ProtectUnreportable:    c.Kubelet == KubeletAuto,
+		RefuseArrivals:         c.Admission == AdmissionEvict && c.Kubelet == KubeletAuto,
 		Protected:              c.Protect.protected(),
 	}
 }

@@ -29,6 +29,9 @@ type ShutdownOwner string
 
 // The owners.
 const (
+	// ShutdownAuto makes evictd stop the pods if the kubelet is known not to, and evictd-kube
+	// reports evictions. Otherwise the shutdown is left to the kubelet.
+	ShutdownAuto ShutdownOwner = "auto"
 	// ShutdownKubelet leaves the shutdown to the kubelet.
 	ShutdownKubelet ShutdownOwner = "kubelet"
 	// ShutdownOwn makes evictd stop the pods; the kubelet's shutdownGracePeriod
@@ -36,9 +39,9 @@ const (
 	ShutdownOwn ShutdownOwner = "own"
 )
 
-// UnmarshalText accepts kubelet and own.
+// UnmarshalText accepts auto, kubelet and own.
 func (o *ShutdownOwner) UnmarshalText(text []byte) error {
-	return choose(o, text, ShutdownKubelet, ShutdownOwn)
+	return choose(o, text, ShutdownAuto, ShutdownKubelet, ShutdownOwn)
 }
 
 // ShutdownSchedule returns the groups in which the pods are stopped when the node shuts

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 const (
@@ -102,7 +104,7 @@ f:3: imageGCHighThresholdPercent: imageGCLowThresholdPercent is 80 and imageGCHi
 f:3: shutdownGracePeriod: is 500ms; want 0s, or at least 1s
 f:4: shutdownGracePeriodCriticalPods: 10s is more than shutdownGracePeriod, of which it is a part and which is 500ms`},
 		{"shutdown beside a kubelet", "shutdown: {besideKubelet: mine, grace: 1s}", `
-f:3: shutdown.besideKubelet: is "mine"; want kubelet or own
+f:3: shutdown.besideKubelet: is "mine"; want auto, kubelet or own
 f:3: shutdown.grace: is not a field here`},
 		{"evictd-kube", "kube: {uid: -1, gid: 4294967295}", `
 f:3: kube.uid: is -1; want an ID from 1 to 4294967294, or 0 for none
@@ -113,6 +115,8 @@ f:3: kube.fenceTimeout: is 59s; want a duration from 1m0s to 24h0m0s`},
 f:3: kube.fenceTimeout: is 24h0m1s; want a duration from 1m0s to 24h0m0s`},
 		{"fences, not a duration", "kube: {fenceTimeout: 60}", `
 f:3: kube.fenceTimeout: is the number 60; want a duration such as 90s or 1m30s`},
+		{"admission", "admission: refuse", `
+f:3: admission: is "refuse"; want off or evict`},
 		{"evictd-kube without a user", "kube: {gid: 7}", `
 f:3: kube.gid: is 7 without a kube.uid; want both, or none`},
 		{"shutdown, negative", "shutdownGracePeriod: -1s\nshutdownGracePeriodCriticalPods: -2s", `
@@ -269,5 +273,28 @@ f.yaml:11: volumeStatsAggPeriod: has no effect here: evictd chooses itself when 
 f.yaml:12: kubeReserved: is checked, but has no effect here: evictd uses the limit that the kubepods cgroup has`
 	if diff := cmp.Diff(want, notices(c)); diff != "" {
 		t.Errorf("notices (-want +got):\n%s", diff)
+	}
+}
+
+// admission: evict has an effect only next to a kubelet whose evictions are reported.
+func TestAdmission(t *testing.T) {
+	for _, tt := range []struct {
+		text, notices string
+		refuses       bool
+	}{
+		{"kube: {uid: 7}\n", "", false},
+		{"admission: off\nkube: {uid: 7}\n", "", false},
+		{"admission: evict\nkube: {uid: 7}\n", "", true},
+		{"admission: evict\n", "f.yaml:3: admission: has no effect without kube.uid: evictd can't report a refused pod to the API server", true},
+		{"admission: evict\nkube: {uid: 7}\nkubelet: override\n", "f.yaml:3: admission: has no effect with kubelet: override", false},
+		{"admission: evict\nkube: {uid: 7}\nkubelet: absent\n", "f.yaml:3: admission: has no effect with kubelet: absent", false},
+	} {
+		c := mustParse(t, tt.text)
+		if got := notices(c); got != tt.notices {
+			t.Errorf("%q: notices = %q; want %q", tt.text, got, tt.notices)
+		}
+		if got := c.Policy(evict.SingleFs).RefuseArrivals; got != tt.refuses {
+			t.Errorf("%q: RefuseArrivals = %t; want %t", tt.text, got, tt.refuses)
+		}
 	}
 }

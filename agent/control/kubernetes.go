@@ -28,6 +28,65 @@ type Kubernetes struct {
 	CannotReport string `json:"cannotReport,omitempty"`
 	// Orders are the evictions to report; absent if evictd reports none.
 	Orders *Orders `json:"orders,omitempty"`
+	// NodeObject is what evictd-kube maintains on the Node object; absent if nothing.
+	NodeObject *NodeObject `json:"nodeObject,omitempty"`
+	// Kubelet is what is known of the kubelet's configuration.
+	Kubelet KubeletConfiguration `json:"kubelet"`
+}
+
+// NodeObject is what evictd-kube maintains on the Node object: conditions, and the taints of those
+// that are true.
+type NodeObject struct {
+	// Decided is set once evictd has sent what it wants. Until then the Node is left as an
+	// earlier evictd has set it.
+	Decided bool `json:"decided"`
+	// Conditions are those that evictd wants or the Node has; none in dry run.
+	Conditions List[NodeCondition] `json:"conditions"`
+	// UnwrittenSeconds is for how long the Node has not had the conditions that evictd wants;
+	// null if it has them. Why is what evictd-kube last gave as the reason.
+	UnwrittenSeconds *float64 `json:"unwrittenSeconds"`
+	Why              string   `json:"why,omitempty"`
+}
+
+// NodeCondition is a condition of the Node object.
+type NodeCondition struct {
+	Type  string `json:"type"`
+	Taint string `json:"taint"` // the key of the taint of the node while it is true
+	// Status is what evictd wants: True, False, or Unknown if it does not maintain the condition,
+	// since Since. Written is what the Node has, as evictd-kube has last reported; empty before
+	// its first report.
+	Status  string    `json:"status"`
+	Since   time.Time `json:"since,omitzero"`
+	Written string    `json:"written,omitempty"`
+}
+
+// KubeletConfiguration is what is known of the kubelet's configuration, as evictd-kube has read it.
+type KubeletConfiguration struct {
+	// Known is set once it was read, also by an earlier evictd, and AgeSeconds is the time since
+	// the last read; null if there was none. Error is why it can't be read now.
+	Known      bool     `json:"known"`
+	AgeSeconds *float64 `json:"ageSeconds"`
+	Error      string   `json:"error,omitempty"`
+	// EvictionHard are its hard thresholds, and ShutsDown whether it stops the pods when the node
+	// shuts down.
+	EvictionHard map[string]string `json:"evictionHard,omitempty"`
+	ShutsDown    bool              `json:"shutsDown"`
+	// Left are the signals of evictd's thresholds that are left to the kubelet.
+	Left List[string] `json:"leftToKubelet"`
+	// Differences are the fields that do not fit evictd's configuration.
+	Differences List[KubeletDifference] `json:"differences"`
+}
+
+// KubeletDifference is a field of the kubelet's configuration that does not fit evictd's.
+type KubeletDifference struct {
+	Field string `json:"field"`
+	// Kubelet is the kubelet's value, and Want one that fits; empty for none.
+	Kubelet     string `json:"kubelet,omitempty"`
+	Want        string `json:"want,omitempty"`
+	Consequence string `json:"consequence"`
+	Remedy      string `json:"remedy"`
+	// MemoryOverlap is set if the kubelet evicts for memory when evictd does.
+	MemoryOverlap bool `json:"memoryOverlap,omitempty"`
 }
 
 // Orders are evictd's orders to evictd-kube: evictions to report to the API server. The counts
@@ -38,8 +97,8 @@ type Orders struct {
 	Pending           int      `json:"pending"`
 	Unanswered        int      `json:"unanswered"`
 	UnansweredSeconds *float64 `json:"unansweredSeconds"`
-	// Oldest are up to twenty pending orders, the oldest first. With a final answer they only
-	// wait for the removal of the pod's cgroup.
+	// Oldest are up to twenty pending orders, the oldest first, and those without a final answer
+	// before the others, which only wait for the removal of the pod's cgroup.
 	Oldest List[Order] `json:"oldest"`
 	// Forbidden counts the pods that are not evicted because the API server has refused the
 	// report of an eviction, also those that are gone; at most 1,000.
@@ -72,7 +131,7 @@ type Order struct {
 	Pod   string    `json:"pod"` // namespace/name
 	UID   string    `json:"uid"`
 	Stage string    `json:"stage"` // stopping, killed, waiting or ended
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since"` // of the kill if AwaitsProcesses is set
 	// Answer is the last answer, or the first final one, and empty before the first. Why is its
 	// reason.
 	Answer string `json:"answer,omitempty"`

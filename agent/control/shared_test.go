@@ -10,7 +10,7 @@ import (
 func TestListenShared(t *testing.T) {
 	gid := os.Getegid()
 	if os.Geteuid() == 0 {
-		gid = 64319
+		gid = 61119
 	}
 	path := filepath.Join(socketDir(t), "kube.sock")
 	l, err := ListenShared(path, gid)

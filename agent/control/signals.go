@@ -52,12 +52,18 @@ type ThresholdStatus struct {
 	// threshold is no longer met; null for a percentage of an unknown capacity.
 	MinReclaim *int64 `json:"minReclaim"`
 	Met        bool   `json:"met"`
-	// Since is when it was first met, and Past whether its grace period is over.
+	// Since is when it was first met, and Past whether its grace period is over and it is not left
+	// to the kubelet.
 	Since time.Time `json:"since,omitzero"`
 	Past  bool      `json:"past"`
 	// Waiting reports whether file cache caused the crossing. evictd then waits
 	// before it acts.
 	Waiting bool `json:"heldByCache"`
+	// Kubelet is the kubelet's hard threshold if the threshold is left to the kubelet; evictd
+	// evicts for it when it is met for KubeletTimeoutSeconds. It is then empty until the threshold
+	// is no longer met.
+	Kubelet               string  `json:"leftToKubelet,omitempty"`
+	KubeletTimeoutSeconds float64 `json:"kubeletTimeoutSeconds,omitempty"`
 }
 
 // SignalStatuses returns the status of every signal, in order, from the inputs and the
@@ -87,6 +93,23 @@ func SignalStatuses(p *evict.Policy, observed signal.Observations, state *evict.
 		s.Thresholds = append(s.Thresholds, status)
 	}
 	return all
+}
+
+// AddKubelet sets which thresholds of a policy are left to a kubelet with these hard thresholds.
+func AddKubelet(all []SignalStatus, p *evict.Policy, kubelet []evict.Threshold, observed *signal.Observations, now time.Time) {
+	var next [signal.Count]int // the index of the signal's next threshold, in the order of the policy
+	for i := range p.Thresholds {
+		t := &p.Thresholds[i]
+		status := &all[t.Signal].Thresholds[next[t.Signal]]
+		next[t.Signal]++
+		timeout := evict.KubeletTimeout(t.Signal)
+		if status.Met && now.Sub(status.Since) >= timeout {
+			continue // evictd evicts
+		}
+		if first := t.EvictedFirst(kubelet, &observed[t.Signal]); first != nil {
+			status.Kubelet, status.KubeletTimeoutSeconds = first.Value.String(), timeout.Seconds()
+		}
+	}
 }
 
 // AddDryRun sets DryRunAdds of each observed signal.

@@ -6,13 +6,16 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// memoryPressureTaint is the taint that the control plane sets on a node with memory
-// pressure.
-const memoryPressureTaint = "node.kubernetes.io/memory-pressure"
+// The taints of a node with memory pressure: that of the control plane, and evictd's.
+const (
+	memoryPressureTaint       = "node.kubernetes.io/memory-pressure"
+	evictdMemoryPressureTaint = "evictd.io/memory-pressure"
+)
 
 // Admit reports whether a node with these conditions accepts a new pod, by the
 // kubelet's rules: a critical pod always; if MemoryPressure is the only condition, also
-// a pod that is not BestEffort or that tolerates the taint.
+// a pod that is not BestEffort or that tolerates the taint. A toleration of evictd's own taint
+// counts as one of the kubelet's.
 func Admit(conditions []signal.Condition, pod *Pod) bool {
 	if len(conditions) == 0 || pod.Critical() {
 		return true
@@ -23,13 +26,13 @@ func Admit(conditions []signal.Condition, pod *Pod) bool {
 	return pod.QoSClass() != BestEffort || slices.ContainsFunc(pod.Tolerations, Toleration.coversMemoryPressure)
 }
 
-// coversMemoryPressure reports whether the toleration covers the taint
-// node.kubernetes.io/memory-pressure:NoSchedule, whose value is empty.
+// coversMemoryPressure reports whether the toleration covers one of the taints of memory pressure
+// with the effect NoSchedule, whose value is empty.
 func (t Toleration) coversMemoryPressure() bool {
 	if t.Effect != "" && t.Effect != "NoSchedule" {
 		return false
 	}
-	if t.Key != "" && t.Key != memoryPressureTaint {
+	if t.Key != "" && t.Key != memoryPressureTaint && t.Key != evictdMemoryPressureTaint {
 		return false
 	}
 	switch t.Operator {

@@ -57,10 +57,11 @@ func (d *decision) hasContention(c signal.Condition) bool {
 }
 
 // evictionInFlight reports whether no pod may be evicted for contention now: a victim is
-// in flight, or may be, because the pods have not been listed yet.
+// in flight, or may be, because the pods have not been listed yet. Pods that are refused do not
+// count: a controller that replaces them would hold back contention evictions for ever.
 func (d *decision) evictionInFlight() bool {
 	return d.in.PodsUnknown || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
-		return v.inFlight(d.policy.SettleTimeout, d.now)
+		return v.Cause != CauseAdmission && v.inFlight(d.policy.SettleTimeout, d.now)
 	})
 }
 

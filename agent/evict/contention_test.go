@@ -93,6 +93,16 @@ func TestContentionWaits(t *testing.T) {
 	}
 }
 
+// A pod that is refused holds back no eviction for contention.
+func TestContentionIgnoresRefusals(t *testing.T) {
+	tl := contendedNode(t, true)
+	tl.in.Policy.RefuseArrivals = true
+	tl.state.Conditions = []ConditionTimer{{Condition: signal.MemoryPressure, Since: start, LastSeen: start}}
+	tl.in.Pods = append(tl.in.Pods, aPod("new", ofKubelet, withPriority(0), func(p *Pod) { p.QoS, p.Arrived = BestEffort, start.Add(4*time.Second) }))
+	wantVictims(t, "it is refused", tl.step(4500*time.Millisecond), "new")
+	wantVictims(t, "it is in flight", tl.step(5*time.Second), "a")
+}
+
 func TestContentionInDryRun(t *testing.T) {
 	tl := contendedNode(t, true)
 	tl.in.DryRun = true

@@ -23,6 +23,9 @@ type thresholdCalc struct {
 	// actNow is set if since the last reading a lane found from its own readings that the
 	// crossing must be acted on ([signal.Crossing.ActNow]).
 	actNow bool
+	// leftToKubelet is set while the threshold is met and the kubelet evicts for it instead:
+	// then active is not set.
+	leftToKubelet bool
 }
 
 // amount is a Value with its number if that does not depend on a capacity.
@@ -92,6 +95,7 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 		}
 	}
 	c.met, c.actNow = o.Below(limit), false
+	c.leftToKubelet = c.met && d.evictedByKubelet(c, timer.Since)
 	var crossing signal.Crossing
 	if mayWait && o.Status == signal.Observed {
 		readings := d.readings(c.key)
@@ -102,7 +106,7 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 	case !c.met:
 		timer = Timer{}
 	case !mayWait:
-		timer.Active = d.now.Sub(timer.Since) >= c.Grace
+		timer.Active = !c.leftToKubelet && d.now.Sub(timer.Since) >= c.Grace
 	default:
 		timer.Crossing = crossing.First
 		timer.Active = wasActive || laneActs || d.mustActNow(c, &crossing, limit)

@@ -1,7 +1,7 @@
 package evict
 
-// templateGeneration is a label that only the DaemonSet controller sets, on its pods
-// (pkg/apis/apps/types.go: DeprecatedTemplateGeneration).
+// templateGeneration is a label that the DaemonSet controller sets on its pods
+// (pkg/apis/apps/types.go: DeprecatedTemplateGeneration). The author of any other pod can set it, too.
 const templateGeneration = "pod-template-generation"
 
 // OwnedByDaemonSet reports whether a DaemonSet owns the pod, according to its source or to

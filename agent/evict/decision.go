@@ -31,6 +31,7 @@ type podEntry struct {
 	*Pod
 	memory, freeable int64
 	measured         bool
+	ends             EndingPod // of State.Ending; zero if the pod is not in it
 }
 
 func newDecision(before *State, in *Inputs, now time.Time) decision {
@@ -43,6 +44,7 @@ func newDecision(before *State, in *Inputs, now time.Time) decision {
 		if pod := &in.Pods[i]; pod.HasStats {
 			d.pods[i].setUsage(pod.Usage.Memory, pod.Usage.Freeable)
 		}
+		d.pods[i].ends = d.endingPod(&in.Pods[i])
 	}
 	for i := range in.Policy.Thresholds {
 		c := &d.thresholds[i]
@@ -103,11 +105,11 @@ func (d *decision) groupMet(g signal.Signal) bool {
 }
 
 // escalateVictims ends the grace period of victims whose signal now meets a hard
-// threshold.
+// threshold, also one that is left to the kubelet.
 func (d *decision) escalateVictims() {
 	for i := range d.thresholds {
 		c := &d.thresholds[i]
-		if !c.active || !c.Hard() {
+		if !c.active && !c.leftToKubelet || !c.Hard() {
 			continue
 		}
 		for j := range d.Victims {
@@ -120,7 +122,7 @@ func (d *decision) escalateVictims() {
 }
 
 // firstUncovered considers the group's hard or soft thresholds that must be acted on
-// and whose deficit victims in flight do not cover. It returns the first of them in the
+// and whose deficit neither victims in flight nor other ending pods cover. It returns the first of them in the
 // order of signals and the largest of their deficits; nil if there is none.
 func (d *decision) firstUncovered(g signal.Signal, soft bool) (first *Threshold, deficit int64) {
 	for i := range d.thresholds {
@@ -130,6 +132,9 @@ func (d *decision) firstUncovered(g signal.Signal, soft bool) (first *Threshold,
 		}
 		o := &d.observed[c.Signal]
 		need := shortfall(c.target(o.Capacity), o.Available) - d.inFlight(c.Signal)
+		if need > 0 {
+			need = d.subtractEnding(c, need)
+		}
 		if need <= 0 {
 			continue
 		}

@@ -20,8 +20,16 @@
 //   - If evicting can't relieve a signal, one pod is evicted per back-off.
 //   - A pod that is being evicted is not chosen again. Its grace period ends early if a
 //     hard threshold of its signal is met.
+//   - A pod that ends without evictd, because it is being deleted, counts as in flight for a
+//     short time (EndingPod): for a hard threshold only while such pods cover all of the deficit.
+//     While it counts it is no victim of soft thresholds; then it has what is left of a victim's
+//     grace period. It is ranked as any other: that it ends anyway does not place it before pods of
+//     lower priority, which may be why the node lacks memory, and its preStop hooks and connections
+//     matter as much.
 //   - A pod without statistics ranks last among its equals, not first.
 //   - If file cache caused a hard memory threshold to be crossed, the eviction waits for
 //     10 s, or until other memory grows.
 //   - Hard memory thresholds never wait for disk signals.
+//   - Next to a kubelet, a disk or PID threshold is left to it if its own hard one is not below,
+//     for some minutes ([KubeletTimeout]).
 package evict

@@ -22,6 +22,15 @@ type Kubelet struct {
 	Process string
 }
 
+// ProtectedNamespace returns why a kubelet's pods in a namespace are exempt from eviction; "" if
+// they are not.
+func ProtectedNamespace(namespace string) string {
+	if namespace == "kube-system" {
+		return "a kubelet's pod in " + namespace
+	}
+	return ""
+}
+
 // MadeByKubelet reports whether a kubelet created the sandbox with these annotations.
 func MadeByKubelet(annotations map[string]string) bool {
 	_, made := annotations[ConfigSourceAnnotation]

@@ -12,6 +12,9 @@ type Inputs struct {
 	Observations signal.Observations
 	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []Pod
+	// Arrivals are pods that have come to the node and of which no container has started. They
+	// are not among Pods.
+	Arrivals []Pod
 	// PodsUnknown is set until the pods have been listed for the first time. Pods is empty
 	// then, which does not mean that earlier pods are gone.
 	PodsUnknown bool
@@ -46,6 +49,10 @@ type Inputs struct {
 	// nothing, until the next attempt is due. Step then orders a reclaim for them only
 	// if it would evict a pod after it.
 	NothingReclaimed []ThresholdKey
+	// KubeletHard are the hard thresholds of a kubelet that evicts the same pods, with the
+	// derived ones; nil if there is none or they are not known. Step leaves disk and PID signals
+	// to it for which it evicts first, see [Threshold.EvictedFirst].
+	KubeletHard []Threshold
 }
 
 // Orders is the result of one Step: what to do, and what was found.
@@ -55,6 +62,8 @@ type Orders struct {
 	// Adopted are the orders for the hot path's kills, in their order. They have been
 	// carried out; the caller only follows and records them.
 	Adopted []Order
+	// Refuse lists the pods of Arrivals that are refused. Nothing of them is killed.
+	Refuse []Order
 	// Escalate lists the UIDs of victims whose grace period ends now.
 	Escalate []string
 	// Reclaim is the node-level reclaim to do, or nil. Its Outcome must be in the

@@ -1,6 +1,8 @@
 package evict
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -36,6 +38,14 @@ type Pod struct {
 	// the runtime, a kubelet. A shutdown does not stop such a pod either, though it stops others
 	// that are protected.
 	Essential bool
+
+	// Ending is set if the pod ends without evictd: it is being deleted, or it has ended or is no
+	// longer there according to the API server while its containers run. EndsBy is when its grace
+	// period ends; zero if that is not known.
+	Ending bool
+	EndsBy time.Time
+	// Arrived is when the pod came to this node; zero if unknown.
+	Arrived time.Time
 
 	// TerminationGraceSeconds is the pod's own grace period; nil means unset.
 	TerminationGraceSeconds *int64

@@ -55,6 +55,8 @@ type Policy struct {
 	// ProtectUnreportable exempts pods whose eviction can't be reported to the API server
 	// ([Pod.Unreportable]): their kubelet would start them again.
 	ProtectUnreportable bool
+	// RefuseArrivals evicts BestEffort pods of a kubelet that arrive under memory pressure.
+	RefuseArrivals bool
 	// Protected returns why the configuration exempts a pod from eviction, or "". It
 	// must be a pure function of the pod. Nil exempts none.
 	Protected func(*Pod) string

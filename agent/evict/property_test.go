@@ -33,8 +33,14 @@ func (g generator) pod(i int) Pod {
 	if g.oneIn(15) {
 		p.ProtectedReason = "exempt by its source"
 	}
+	if g.oneIn(8) {
+		p.Ending, p.EndsBy = true, start.Add(time.Duration(g.IntN(60))*time.Second)
+	}
 	if p.Kubelet && g.oneIn(2) {
 		p.Unreportable = "no facts"
+	}
+	if p.Kubelet && g.oneIn(2) {
+		g.arrive(&p)
 	}
 	if g.oneIn(3) {
 		p.TerminationGraceSeconds = new(g.Int64N(5))
@@ -62,6 +68,35 @@ func (g generator) pod(i int) Pod {
 	}
 	g.setUsage(&p)
 	return p
+}
+
+// arrive makes the pod one that came to the node when the test did, mostly a BestEffort one.
+func (g generator) arrive(p *Pod) {
+	p.Arrived, p.QoS = start.Add(time.Duration(g.IntN(8000))*time.Millisecond), BestEffort
+	if g.oneIn(4) {
+		p.QoS = Burstable
+	}
+}
+
+// arrivals returns pods of which no container has started.
+func (g generator) arrivals() (arrivals []Pod) {
+	for i := range g.IntN(2 * maxRefusals) {
+		p := g.pod(100 + i)
+		p.Kubelet, p.Ending, p.HasStats, p.Usage = true, false, false, PodUsage{}
+		g.arrive(&p)
+		arrivals = append(arrivals, p)
+	}
+	return arrivals
+}
+
+// kubeletHard returns hard thresholds of a kubelet.
+func (g generator) kubeletHard() (kubelet []Threshold) {
+	for _, s := range signal.All() {
+		if g.oneIn(4) {
+			kubelet = append(kubelet, hard(s, fmt.Sprint(1+g.IntN(8))))
+		}
+	}
+	return kubelet
 }
 
 // setUsage sets the pod's usage to random values.
@@ -94,6 +129,7 @@ func (g generator) policy() *Policy {
 	return &Policy{
 		Thresholds: WithDerived(configured, layout, g.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
 		MaxPodGraceSeconds: g.Int64N(4) - 1, MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2), ProtectUnreportable: g.oneIn(2),
+		RefuseArrivals: g.oneIn(2),
 	}
 }
 
@@ -120,17 +156,20 @@ func (g generator) changeNode(in *Inputs) {
 }
 
 func TestProperties(t *testing.T) {
+	refused := 0
 	for seed := range uint64(300) {
 		g := generator{rand.New(rand.NewPCG(seed, 1))}
 		tl := newTimeline(t)
 		tl.in.Policy = g.policy()
 		tl.in.Measured, tl.in.DryRun = g.oneIn(2), g.oneIn(3)
+		tl.in.KubeletHard = g.kubeletHard()
 		for i := range g.IntN(12) {
 			tl.in.Pods = append(tl.in.Pods, g.pod(i))
 		}
 		at := time.Duration(0)
 		for step := range 8 {
 			g.changeNode(&tl.in)
+			tl.in.Arrivals = g.arrivals()
 			at += time.Duration(g.IntN(1500)) * time.Millisecond
 			var outcomes []Outcome
 			if tl.state.Reclaim != nil && g.oneIn(2) {
@@ -143,6 +182,9 @@ func TestProperties(t *testing.T) {
 			orders := tl.step(at, outcomes...)
 			where := fmt.Sprintf("seed %d, step %d", seed, step)
 			checkOrders(t, where, tl, &before, &orders)
+			checkRefusals(t, where, tl, &before, &orders)
+			checkLeftToKubelet(t, where, tl, &orders)
+			refused += len(orders.Refuse)
 			checkPermuted(t, where, g, tl, &before, start.Add(at), &orders)
 			if tl.in.PodsUnknown && (len(tl.state.Victims) < len(before.Victims) || tl.in.DryRun && len(tl.state.DryRunVictims) < len(before.DryRunVictims)) {
 				t.Errorf("%s: a victim was removed while the pods were not listed", where)
@@ -152,6 +194,56 @@ func TestProperties(t *testing.T) {
 				return
 			}
 		}
+	}
+	if refused == 0 {
+		t.Error("no pod was refused")
+	}
+}
+
+// checkRefusals expects that only BestEffort pods are refused that may be and that have come since
+// the node has MemoryPressure, and no more of them than the limit.
+func checkRefusals(t *testing.T, where string, tl *timeline, before *State, o *Orders) {
+	t.Helper()
+	since := tl.state.conditionSince(signal.MemoryPressure)
+	check := func(pod *Pod) {
+		if pod.QoS != BestEffort || pod.Critical() || pod.ProtectedReason != "" || since.IsZero() || !pod.Arrived.After(since) || !tl.in.Policy.RefuseArrivals {
+			t.Errorf("%s: %s is refused; it came at %v, MemoryPressure at %v", where, pod.UID, pod.Arrived, since)
+		}
+	}
+	for _, e := range o.Evict {
+		if e.Cause == CauseAdmission {
+			check(tl.pod(e.UID))
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range o.Refuse {
+		i := slices.IndexFunc(tl.in.Arrivals, func(p Pod) bool { return p.UID == e.UID })
+		if i < 0 || seen[e.UID] {
+			t.Fatalf("%s: %s is refused twice, or is no arrival", where, e.UID)
+		}
+		seen[e.UID] = true
+		check(&tl.in.Arrivals[i])
+	}
+	if n := len(tl.state.Refusals) - len(before.Refusals); n > maxRefusals {
+		t.Errorf("%s: %d pods are refused; want at most %d", where, n, maxRefusals)
+	}
+}
+
+// conditionSince returns since when a condition is published; zero if it never was.
+func (s *State) conditionSince(c signal.Condition) (since time.Time) {
+	for i := range s.Conditions {
+		if s.Conditions[i].Condition == c {
+			since = s.Conditions[i].Since
+		}
+	}
+	return since
+}
+
+// checkLeftToKubelet expects no order for a threshold on which the kubelet acts first.
+func checkLeftToKubelet(t *testing.T, where string, tl *timeline, o *Orders) {
+	t.Helper()
+	if o.ActedOn != nil && o.ActedOn.EvictedFirst(tl.in.KubeletHard, &tl.in.Observations[o.ActedOn.Signal]) != nil {
+		t.Errorf("%s: acted on %s, which is left to the kubelet", where, o.ActedOn.Signal)
 	}
 }
 
@@ -248,10 +340,11 @@ func checkOrders(t *testing.T, where string, tl *timeline, before *State, o *Ord
 }
 
 // checkHardMemoryActs expects a victim if a hard memory threshold is met, a pod is
-// eligible and nothing was done about it before.
+// eligible and nothing was done about it before. Pods that end without evictd may cover it.
 func checkHardMemoryActs(t *testing.T, where string, tl *timeline, before *State, o *Orders) {
 	t.Helper()
-	if len(before.Victims)+len(before.Backoffs)+len(before.DryRunVictims)+len(o.Evict) > 0 {
+	if len(before.Victims)+len(before.Backoffs)+len(before.DryRunVictims)+len(o.Evict) > 0 ||
+		slices.ContainsFunc(tl.state.Timers, func(t Timer) bool { return !t.Covered.IsZero() }) {
 		return
 	}
 	ranked, _ := tl.in.Policy.Rank(tl.in.Pods, signal.MemoryAvailable, &tl.state, start.Add(time.Hour))

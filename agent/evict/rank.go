@@ -41,7 +41,7 @@ type Exempt struct {
 
 // The reasons for which a pod is exempt.
 const (
-	ReasonTerminating = "terminating" // by the state: it is being evicted
+	ReasonTerminating = "terminating" // by the state: it is being evicted; for soft thresholds also: it ends without evictd
 	ReasonMirror      = "mirror"
 	ReasonStatic      = "static"
 	ReasonCritical    = "critical"
@@ -98,9 +98,7 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 			exempt = append(exempt, Exempt{Pod: pod.Key(), UID: pod.UID, Reason: reason, Detail: detail})
 		}
 	}
-	slices.SortFunc(exempt, func(a, b Exempt) int {
-		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(exempt, compareExempt)
 	return state.rank(candidates[:0], candidates, now), exempt
 }
 

@@ -73,9 +73,11 @@ const (
 	ResultStopped = "stopped" // by the runtime, within the grace period
 	ResultStuck   = "stuck"   // processes are left that do not exit
 	ResultFailed  = "failed"  // the order could not be carried out
+	ResultEnded   = "ended"   // nothing was killed: the containers had ended by themselves
 	ResultDryRun  = "dry-run" // nothing was done
 	ResultPending = "pending" // not finished
 	ResultUnknown = "unknown" // evictd was restarted before it finished
+	ResultRefused = "refused" // not started: only its end was reported to the API server
 	ResultKernel  = "kernel"  // no eviction: the kernel's OOM killer killed a process
 )
 
@@ -84,6 +86,9 @@ const CauseKernelOOM = "kernel.oom"
 
 // CauseShutdown is the cause of an eviction because the node shuts down.
 const CauseShutdown = "node.shutdown"
+
+// CauseAdmission is the cause of an eviction because the pod arrived under memory pressure.
+const CauseAdmission = "node.admission"
 
 // DirectoryUsage is a directory outside the pods and its disk usage.
 type DirectoryUsage struct {

@@ -76,7 +76,7 @@ func (d *decision) applyDryRunVictims() {
 
 // episodeEnded reports whether the episode in which a dry-run victim counts as gone is
 // over: the signal has reached its targets without the addition of applyDryRunVictims,
-// the contention has ended, or the pod no longer exceeds its own limit. A [Table] has
+// the contention or the memory pressure has ended, or the pod no longer exceeds its own limit. A [Table] has
 // new readings of the memory signals only, so it ends no other episodes; the next Step
 // does.
 func (d *decision) episodeEnded(v *DryRunVictim, pod *podEntry) bool {
@@ -85,6 +85,8 @@ func (d *decision) episodeEnded(v *DryRunVictim, pod *podEntry) bool {
 		return false
 	case v.Contention != "":
 		return !d.hasContention(v.Contention)
+	case v.Cause == CauseAdmission:
+		return !d.underMemoryPressure()
 	case v.OverLimit:
 		cause, _ := pod.overLimit(d.policy.Layout)
 		return cause == ""

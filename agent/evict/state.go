@@ -19,6 +19,10 @@ type State struct {
 	DryRunVictims       []DryRunVictim       `json:"pretended,omitempty"`
 	Revivals            []Revival            `json:"revivals,omitempty"`
 	ContentionEvictions []ContentionEviction `json:"contended,omitempty"`
+	// Ending are the pods that end without evictd, by UID.
+	Ending []EndingPod `json:"ending,omitempty"`
+	// Refusals are the pods that were refused because they arrived under memory pressure.
+	Refusals []Refusal `json:"refusals,omitempty"`
 	// LimitEvicted is when a kubelet's pod was last evicted for its own local-storage limit.
 	LimitEvicted time.Time `json:"limitEvicted,omitzero"`
 	// Readings are what crossings of hard memory thresholds are compared with. They are
@@ -43,12 +47,17 @@ type Timer struct {
 	Active bool `json:"past,omitempty"`
 	// Crossing is the first reading below a hard memory threshold.
 	Crossing signal.MemoryReading `json:"crossing,omitzero"`
+	// Covered is when pods that end without evictd were first subtracted from the deficit; zero
+	// if they were not.
+	Covered time.Time `json:"covered,omitzero"`
 }
 
 // ConditionTimer is a condition and when it was last true.
 type ConditionTimer struct {
 	Condition signal.Condition `json:"condition"`
-	LastSeen  time.Time        `json:"lastSeen"`
+	// Since is since when the condition is published, or was when it last was; zero if unknown.
+	Since    time.Time `json:"since,omitzero"`
+	LastSeen time.Time `json:"lastSeen"`
 }
 
 // VictimStatus is the progress of an evicted pod.
@@ -141,14 +150,26 @@ type Revival struct {
 // EachTime calls f for every time in the state; f may change it in place. The state
 // must not be shared.
 func (s *State) EachTime(f func(*time.Time)) {
+	optional := func(t *time.Time) {
+		if !t.IsZero() {
+			f(t)
+		}
+	}
 	for i := range s.Timers {
 		f(&s.Timers[i].Since)
-		if c := &s.Timers[i].Crossing; !c.Time.IsZero() {
-			f(&c.Time)
-		}
+		optional(&s.Timers[i].Crossing.Time)
+		optional(&s.Timers[i].Covered)
 	}
 	for i := range s.Conditions {
 		f(&s.Conditions[i].LastSeen)
+		optional(&s.Conditions[i].Since)
+	}
+	for i := range s.Ending {
+		f(&s.Ending[i].Seen)
+		f(&s.Ending[i].EndsBy)
+	}
+	for i := range s.Refusals {
+		f(&s.Refusals[i].At)
 	}
 	for i := range s.Victims {
 		v := &s.Victims[i]
@@ -165,9 +186,7 @@ func (s *State) EachTime(f func(*time.Time)) {
 	for i := range s.ContentionEvictions {
 		f(&s.ContentionEvictions[i].Acted)
 	}
-	if !s.LimitEvicted.IsZero() {
-		f(&s.LimitEvicted)
-	}
+	optional(&s.LimitEvicted)
 }
 
 // Clone returns a copy that shares nothing with s.
@@ -179,6 +198,8 @@ func (s State) Clone() State {
 	s.DryRunVictims = slices.Clone(s.DryRunVictims)
 	s.Revivals = slices.Clone(s.Revivals)
 	s.ContentionEvictions = slices.Clone(s.ContentionEvictions)
+	s.Ending = slices.Clone(s.Ending)
+	s.Refusals = slices.Clone(s.Refusals)
 	s.Readings = slices.Clone(s.Readings)
 	if s.Reclaim != nil {
 		r := *s.Reclaim

@@ -24,6 +24,7 @@ func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	d.applyOutcomes()
 	d.settleVictims()
 	d.detectRevivals()
+	d.findEndingPods()
 	d.evaluateThresholds()
 	d.endBackoffs()
 	d.recordThresholds()
@@ -32,6 +33,7 @@ func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	d.relievePressure()
 	d.evictForContention()
 	d.publishConditions()
+	d.refuseArrivals()
 	d.clearReclaim()
 	return d.State, d.out
 }
@@ -68,23 +70,31 @@ func (d *decision) recordThresholds() {
 // publishConditions lists the conditions that were last true less than TransitionPeriod
 // ago.
 func (d *decision) publishConditions() {
-	for _, c := range d.Conditions {
-		if d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod {
+	for i := range d.Conditions {
+		if c := &d.Conditions[i]; d.published(c) {
 			d.out.Conditions = append(d.out.Conditions, c.Condition)
 		}
 	}
 	slices.Sort(d.out.Conditions)
 }
 
+// published reports whether a condition was last true less than TransitionPeriod ago.
+func (d *decision) published(c *ConditionTimer) bool {
+	return d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod
+}
+
 // noteCondition records that a condition is true now.
 func (d *decision) noteCondition(c signal.Condition) {
 	for i := range d.Conditions {
-		if d.Conditions[i].Condition == c {
-			d.Conditions[i].LastSeen = d.now
+		if known := &d.Conditions[i]; known.Condition == c {
+			if !d.published(known) {
+				known.Since = d.now
+			}
+			known.LastSeen = d.now
 			return
 		}
 	}
-	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, LastSeen: d.now})
+	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, Since: d.now, LastSeen: d.now})
 }
 
 // kubeletLimitInterval is the time between two evictions of a kubelet's pods for their own
@@ -227,7 +237,7 @@ func (d *decision) skipReclaim(t *Threshold, deficit int64) bool {
 	if _, blocked := d.blockedBy(t); blocked {
 		return true
 	}
-	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
+	ranked, _ := d.rankFor(t)
 	n, _ := d.victimCount(t, deficit, ranked)
 	return n == 0
 }
@@ -239,7 +249,7 @@ func (d *decision) chooseVictims(t *Threshold, deficit int64) bool {
 	if _, blocked := d.blockedBy(t); blocked {
 		return false
 	}
-	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
+	ranked, exempt := d.rankFor(t)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
 	n, futile := d.victimCount(t, deficit, ranked)
 	if futile {
@@ -249,6 +259,9 @@ func (d *decision) chooseVictims(t *Threshold, deficit int64) bool {
 		pod := &d.pods[r.index]
 		o := d.newOrder(pod.Pod, t, d.observed[t.Signal])
 		o.Deficit, o.Expected, o.Futile = deficit, r.Expected, futile
+		if !t.Hard() {
+			o.Grace = d.graceLeft(pod, o.Grace)
+		}
 		d.evict(pod, t.Key(), o)
 	}
 	return n > 0

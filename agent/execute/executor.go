@@ -87,6 +87,22 @@ func (e *Executor) Follow(ctx context.Context, rec evict.Record, job act.Job, ha
 	e.actuator(rec.DryRun).Follow(ctx, job, handle, result)
 }
 
+// Refuse adds the complete record of a pod that is refused before it started, and then calls
+// report, unless in dry run: an answer to the report finds the record. If report fails, the record
+// says so, and Refuse returns the error.
+func (e *Executor) Refuse(rec evict.Record, report func() error) (err error) {
+	e.records.add(rec)
+	if !rec.DryRun {
+		if err = report(); err != nil {
+			rec.Result, rec.Error = evict.ResultFailed, err.Error()
+			e.records.refusalFailed(rec.UID, rec.Error)
+		}
+	}
+	e.save()
+	e.metrics.Evicted(&rec)
+	return err
+}
+
 // addRecord adds a record. It is called before the actuator can report on it.
 func (e *Executor) addRecord(rec evict.Record) {
 	e.records.add(rec)

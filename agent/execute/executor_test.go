@@ -115,6 +115,7 @@ func TestResultOfOrder(t *testing.T) {
 		{"killed", false, []act.Stage{act.Signalled, act.LastGone, act.Finished}, nil, evict.ResultKilled, `level=INFO msg="eviction ended"`, 3},
 		{"dry run", true, []act.Stage{act.Finished}, nil, evict.ResultDryRun, `level=INFO msg="dry run: pod left alone"`, 1},
 		{"refused", false, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction did not succeed"`, 1},
+		{"ended by itself", false, []act.Stage{act.Refused}, act.ErrEnded, evict.ResultEnded, `level=INFO msg="eviction ended"`, 1},
 		{"refused in dry run", true, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction would not succeed"`, 1},
 		{"stuck", false, []act.Stage{act.Signalled, act.Finished}, errors.New("2 processes left"), evict.ResultStuck, `level=ERROR msg="eviction did not succeed"`, 2},
 	} {
@@ -200,5 +201,41 @@ func TestCompleteRecords(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, r.List()); diff != "" {
 		t.Errorf("records differ (-want +got):\n%s", diff)
+	}
+}
+
+// The record of a refused pod is there before its report, whose answer it gets.
+func TestRefuse(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		dryRun bool
+		err    error
+		want   evict.Record
+	}{
+		{"reported", false, nil, evict.Record{Result: evict.ResultRefused, ReportAnswer: "reported", Reported: time.Unix(1000, 0)}},
+		{"not reported", false, errors.New("too many"), evict.Record{Result: evict.ResultFailed, Error: "too many"}},
+		{"dry run", true, nil, evict.Record{Result: evict.ResultDryRun}},
+	} {
+		w := newFixture()
+		rec := evict.Record{UID: "u", Cause: evict.CauseAdmission, DryRun: tt.dryRun, Result: evict.ResultRefused}
+		if tt.dryRun {
+			rec.Result = evict.ResultDryRun
+		}
+		err := w.Refuse(rec, func() error {
+			if tt.dryRun {
+				t.Error("a report in dry run")
+			}
+			if tt.err == nil {
+				w.Records().SetReport("u", "reported", time.Unix(1000, 0))
+			}
+			return tt.err
+		})
+		tt.want.UID, tt.want.Cause, tt.want.DryRun = rec.UID, rec.Cause, rec.DryRun
+		if diff := cmp.Diff([]evict.Record{tt.want}, w.Records().List()); err != tt.err || diff != "" {
+			t.Errorf("%s: Refuse() = %v; records differ (-want +got):\n%s", tt.name, err, diff)
+		}
+		if !slices.Equal(w.counted, []string{"u " + tt.want.Result}) || w.saves != 1 {
+			t.Errorf("%s: counted %q, %d saves; want one of each", tt.name, w.counted, w.saves)
+		}
 	}
 }

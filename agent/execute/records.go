@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -10,9 +11,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// maxRecords is the number of records of evictions that are kept, and maxKernelRecords
-// that of kills by the kernel: repeated kills by the kernel must not displace evictions.
-const maxRecords, maxKernelRecords = 50, 10
+// maxRecords is the number of records of evictions that are kept, maxKernelRecords that of kills
+// by the kernel, and maxRefusalRecords that of pods that were refused on arrival: repeated kills
+// by the kernel must not displace evictions, nor must the pods that a controller replaces.
+const maxRecords, maxKernelRecords, maxRefusalRecords = 50, 10, 10
 
 // KernelKillGap is the time between two kills by the kernel in one pod from which the
 // second has a record of its own.
@@ -49,20 +51,22 @@ func (r *Records) Restore(list []evict.Record) {
 // trim drops the oldest records of each kind beyond the limit, except pending ones and those
 // that Resume may still find. The caller has locked mu.
 func (r *Records) trim() {
-	evictions, kernel := -maxRecords, -maxKernelRecords
-	for i := range r.list {
-		if r.list[i].Result == evict.ResultKernel {
-			kernel++
-		} else {
-			evictions++
+	evictions, kernel, refusals := -maxRecords, -maxKernelRecords, -maxRefusalRecords
+	counter := func(rec *evict.Record) *int {
+		switch {
+		case rec.Result == evict.ResultKernel:
+			return &kernel
+		case rec.Cause == evict.CauseAdmission:
+			return &refusals
 		}
+		return &evictions
+	}
+	for i := range r.list {
+		*counter(&r.list[i])++
 	}
 	resumeOver := time.Since(r.restoredAt) >= resumeWindow
 	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
-		excess := &evictions
-		if rec.Result == evict.ResultKernel {
-			excess = &kernel
-		}
+		excess := counter(&rec)
 		if *excess <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumeOver {
 			return false
 		}
@@ -130,6 +134,18 @@ func (r *Records) resume(uid string) {
 			rec := &r.list[i]
 			rec.Result, rec.Error = evict.ResultPending, ""
 			rec.SignalSent, rec.FirstGone, rec.LastGone = time.Time{}, time.Time{}, time.Time{}
+			return
+		}
+	}
+}
+
+// refusalFailed sets the error in the newest record of a pod that was refused.
+func (r *Records) refusalFailed(uid, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if rec := &r.list[i]; rec.UID == uid && rec.Result == evict.ResultRefused {
+			rec.Result, rec.Error = evict.ResultFailed, why
 			return
 		}
 	}
@@ -226,6 +242,9 @@ func applyProgress(p act.Progress, rec *evict.Record) {
 		} // disk space is freed later, by the reclaims
 	case act.Refused:
 		rec.Result = evict.ResultFailed
+		if errors.Is(p.Err, act.ErrEnded) {
+			rec.Result = evict.ResultEnded
+		}
 	case act.Finished:
 		rec.Processes = max(rec.Processes, p.Processes)
 		rec.Result = result(rec)

@@ -136,6 +136,20 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// Refused pods, also those that were killed, do not displace the records of evictions.
+func TestRefusalsDoNotDisplaceEvictions(t *testing.T) {
+	var r Records
+	r.add(evict.Record{UID: "eviction", Cause: "memory.available", Result: evict.ResultKilled})
+	r.add(evict.Record{UID: "pending", Cause: evict.CauseAdmission, Result: evict.ResultPending})
+	for i := range 2 * maxRecords {
+		r.add(evict.Record{UID: fmt.Sprint("r", i), Cause: evict.CauseAdmission, Result: []string{evict.ResultRefused, evict.ResultKilled}[i%2]})
+	}
+	list := r.List()
+	if len(list) != 1+maxRefusalRecords || list[0].UID != "eviction" || list[1].UID != "pending" || list[len(list)-1].UID != "r99" {
+		t.Errorf("records %+v; want the eviction and the last %d refusals with the pending one", list, maxRefusalRecords)
+	}
+}
+
 // The report is that of the last eviction, whether or not it has ended. A repeated answer keeps
 // its time.
 func TestSetReport(t *testing.T) {

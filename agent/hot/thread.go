@@ -39,17 +39,20 @@ type Thread struct {
 }
 
 // earlyAlarm is an alarm that came shortly before the crossing, for example from a lane
-// whose number for file cache is some milliseconds old. The thread then rechecks by itself
-// for a while, because the lane raises no second alarm.
+// whose number for file cache is some milliseconds old, or one of a crossing that pods cover that
+// end without evictd. The thread then rechecks by itself for a while, because the lane raises no
+// second alarm.
 type earlyAlarm struct {
 	alarm        lanes.Alarm
 	since        time.Time // when the alarm was received
 	rechecksLeft int
+	covered      bool // the last reading was below the threshold, and was reported
 }
 
 const (
 	// An alarm that is not confirmed is followed by maxRechecks readings, one per
-	// recheckInterval.
+	// recheckInterval. A covered crossing is followed by one per recheckInterval until it is not
+	// covered any more, after the settle timeout at the latest.
 	maxRechecks, recheckInterval = 20, time.Millisecond
 	// recheckMargin is the greatest headroom of a recheck, in bytes: the rechecks cover
 	// it even if memory is filled at 6 GiB per second.
@@ -218,27 +221,46 @@ func (t *Thread) iterate(events int) {
 	}
 }
 
-// onAlarm decides on an alarm, and starts rechecks if it came early.
+// onAlarm decides on an alarm, and starts rechecks if it came early or its crossing is covered.
 func (t *Thread) onAlarm(alarm lanes.Alarm) {
 	t.early = earlyAlarm{}
-	if t.process(alarm) == NotConfirmed && t.headroom < recheckMargin {
-		alarm.LastAbove = time.Now()
-		t.early = earlyAlarm{alarm: alarm, since: alarm.Seen, rechecksLeft: maxRechecks}
+	result := t.process(alarm)
+	covered := t.covered(result)
+	if !covered && (result != NotConfirmed || t.headroom >= recheckMargin) {
+		return
 	}
+	if !covered {
+		alarm.LastAbove = time.Now()
+	}
+	t.early = earlyAlarm{alarm: alarm, since: alarm.Seen, rechecksLeft: maxRechecks, covered: covered}
 }
 
-// recheck takes one more reading after an early alarm, and passes the alarm to the loop if
-// it is confirmed.
+// covered reports whether no pod was killed because pods that end without evictd are expected to
+// free enough. That does not hold any more once too little memory is left.
+func (t *Thread) covered(result Result) bool {
+	return result == Declined && t.table.Decision.AwaitsEnding()
+}
+
+// recheck takes one more reading after an early alarm or a covered crossing, and passes the alarm
+// to the loop if the result is a new one.
 func (t *Thread) recheck() {
 	t.early.rechecksLeft--
 	alarm := t.early.alarm
 	alarm.Seen = time.Now()
-	if result := t.decide(alarm, t.early.since); result != NotConfirmed {
+	result := t.decide(alarm, t.early.since)
+	switch {
+	case t.covered(result):
+		if !t.early.covered {
+			t.report(result, alarm)
+		}
+		t.early.rechecksLeft, t.early.covered = maxRechecks, true
+		return
+	case result != NotConfirmed:
 		t.report(result, alarm)
 		t.early = earlyAlarm{}
 		return
 	}
-	t.early.alarm.LastAbove = alarm.Seen
+	t.early.alarm.LastAbove, t.early.covered = alarm.Seen, false
 	if t.headroom >= recheckMargin || t.early.rechecksLeft == 0 {
 		t.early = earlyAlarm{}
 		t.dropAnswers()

@@ -222,6 +222,54 @@ func TestEarlyAlarm(t *testing.T) {
 	}
 }
 
+// While pods that end without evictd cover a crossing, of which no lane raises another alarm, the
+// thread takes more readings: what is left may fall below half of the threshold.
+func TestCoveredCrossing(t *testing.T) {
+	s := newFixture(t, 500, 300)
+	s.in.Pods[1].Ending = true
+	s.state, _ = evict.Step(s.state, s.in, time.Now())
+	th := s.newThread()
+	th.Publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	th.onAlarm(lanes.Alarm{Lane: "bpf", Seen: time.Now()})
+	s.nextAlarm()
+	for range 2 * maxRechecks {
+		th.iterate(0)
+	}
+	if th.early.rechecksLeft == 0 || s.killer.n > 0 || th.Count(Declined) != 1 || len(s.arbiter.Alarms()) > 0 {
+		t.Errorf("%d rechecks, killed %q, %d declined, %d alarms for the loop; want some, none, 1, 0",
+			th.early.rechecksLeft, s.killer.names(), th.Count(Declined), len(s.arbiter.Alarms()))
+	}
+	s.reader.available = 500 * mi
+	th.iterate(0)
+	if uids, _ := s.takeKills(); len(uids) != 2 || th.early.rechecksLeft != 0 {
+		t.Errorf("killed %q below half of the threshold, %d rechecks; want both, 0", uids, th.early.rechecksLeft)
+	}
+}
+
+// An alarm that came early may be followed by a covered crossing, and that by a recovery.
+func TestCoveredAfterEarlyAlarm(t *testing.T) {
+	s := newFixture(t, 500, 300)
+	s.in.Pods[1].Ending = true
+	s.state, _ = evict.Step(s.state, s.in, time.Now())
+	th := s.newThread()
+	th.Publish(s.table(0, time.Now()))
+	s.reader.available = 1030 * mi
+	th.onAlarm(lanes.Alarm{Lane: "bpf", Seen: time.Now()})
+	s.nextAlarm()
+	for _, available := range []int64{900, 900, 1030, 900} {
+		s.reader.available = available * mi
+		th.iterate(0)
+	}
+	if th.Count(Declined) != 2 || th.early.rechecksLeft != maxRechecks {
+		t.Errorf("%d crossings reported, %d rechecks; want 2, %d", th.Count(Declined), th.early.rechecksLeft, maxRechecks)
+	}
+	s.reader.available = 2048 * mi
+	if th.iterate(0); th.early.rechecksLeft != 0 || s.killer.n > 0 {
+		t.Errorf("%d rechecks after memory was freed, killed %q; want 0, none", th.early.rechecksLeft, s.killer.names())
+	}
+}
+
 // Do runs a function on the thread, and waits for it until the context ends.
 func TestDo(t *testing.T) {
 	s := newFixture(t, 500)

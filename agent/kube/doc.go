@@ -1,6 +1,7 @@
 // Package kube connects evictd and evictd-kube. It has the protocol on their unix socket,
-// the sessions of both sides, the facts about pods that evictd gets from it, and the orders by
-// which evictd-kube reports evictions to the API server.
+// the sessions of both sides, the facts about pods that evictd gets from it, the orders by
+// which evictd-kube reports evictions to the API server, and the conditions and taints that it
+// maintains on the Node object.
 //
 // # Two processes
 //
@@ -22,7 +23,8 @@
 // error ends the session. The list and its end have the same ID.
 //
 //	evictd-kube → evictd                             evictd → evictd-kube
-//	{"hello":{"version":1,"node":"n1",…}}            {"hello":{"version":1,"lines":900,…}}
+//	{"hello":{"version":2,"node":"n1",…}}            {"hello":{"version":2,"lines":900,…}}
+//	                                                 {"nodeState":{"number":7,"conditions":[…]}}
 //	                                                 {"order":{"id":"…","stage":"killed",…}}  (each)
 //	{"state":{"connected":true,"ageMilliseconds":9}}
 //	{"list":{"id":1}}
@@ -31,8 +33,11 @@
 //	{"pod":{…}}, {"gone":{"uid":"…"}}      (changes)
 //	                                                 {"want":{"uids":["…"]}}
 //	                                                 {"resend":{}}
+//	                                                 {"readKubelet":{"certificates":"…"}}
+//	{"kubelet":{"evictionHard":{…},…}}
 //	                                                 {"order":{"id":"…","stage":"ended",…}}   (changes)
 //	{"report":{"id":"…","answer":"reported"}}        {"withdraw":{"id":"…"}}
+//	{"nodeReport":{"number":7}}                      {"nodeState":{…}}                        (changes)
 //
 // hello is the first message of both sides. It is the only message whose unknown keys are
 // ignored, so that a newer version can be recognized by its number. If the versions differ,
@@ -52,19 +57,20 @@
 // what evictd wants, then pods whose containers have started and that this session or the list
 // lacks, then pods that are gone, and then changes of pods whose containers have started and
 // other pods by turns, the oldest first (queue). A pod that evictd knows and does not want is
-// sent at most every [updateInterval]. evictd-kube keeps the facts of [maxQueued] pods, and drops
-// those whose containers have not started first.
+// sent at most every [updateInterval], and once besides when it is deleted. evictd-kube keeps the
+// facts of [maxQueued] pods, and drops those whose containers have not started first.
 //
 // evictd's hello says how much it reads at once. evictd-kube computes what evictd has read
 // since, and stays below it with a reserve for what evictd needs, so that a wanted line does not
 // wait in the socket. An evictd-kube that does not is slowed by evictd.
 //
 // In each session one goroutine reads and another writes, on both sides. evictd queues the ID
-// of an order once, and writes the stage that the order then has. Neither its callers nor its
-// reading wait for a peer that is stopped; the session ends when a write takes longer than
-// [writeTimeout]. Both sides send orders and reports at once, not with the next facts: with
+// of an order once, and writes the stage that the order then has; likewise the NodeState. Neither
+// its callers nor its reading wait for a peer that is stopped; the session ends when a write takes
+// longer than [writeTimeout]. Both sides send orders and reports at once, not with the next facts: with
 // neither under load it took 70 µs (median) from [Orders.Ended] to the handler in evictd-kube,
-// and 100 µs to its answer in evictd (BenchmarkOrder).
+// and 100 µs to its answer in evictd (BenchmarkOrder). A NodeState takes as long from [Node.Set]
+// (BenchmarkNodeState).
 //
 // # Facts
 //
@@ -87,6 +93,13 @@
 // refused, counted, and shown in the status with the reason. A pod without facts has an
 // unknown priority.
 //
+// A pod with a deletionTimestamp, or that has left the API, ends without evictd
+// ([evict.Pod].Ending). The kubelet reports its own victims only when their containers have
+// ended, so evictd does not know of them before. A pod of which the runtime has listed no
+// container yet is an arrival ([Facts.Arrivals]) if it was bound, and evictd first had facts
+// about it, after a given time. The latter is saved. It is unknown of a pod that may have been there
+// before its facts, which is no arrival, nor is one whose facts are reduced.
+//
 // Nothing of the runtime contradicts a wrong first priority of a Guaranteed pod, or of one
 // of the class system-cluster-critical outside kube-system: evictd believes it.
 //
@@ -98,6 +111,7 @@
 //
 //	Begin with a grace period        ─▶ stopping
 //	Begin without one                ─▶ killed, at first or after stopping
+//	Begin of a pod not started       ─▶ ended
 //	killed, 10 s, must not run twice ─▶ waiting
 //	killed, 300 ms, may run twice    ─▶ ended
 //	any, Ended or CgroupGone         ─▶ ended
@@ -127,6 +141,32 @@
 //     all at the beginning of each session. evictd-kube finds in the pod's object what it has done,
 //     by Order.Decided, which therefore stays as it is when the wall clock is set. The timers
 //     go on by the clock of the boot. A reboot ends the orders, as it ends the fences.
+//
+// # The Node object
+//
+// A [NodeState] has the conditions that evictd-kube maintains on the Node object, with a taint for
+// each that is true ([NodeConditions]). [Node] sends it at the beginning of each session, and in the
+// iteration of the decision loop in which a condition changes; of several changes that are not sent
+// yet only the newest is. A [NodeReport] says which state was written last, and why the Node does not
+// have all of the newest one: also later, if a heartbeat fails or a taint can't be put back, and in
+// dry run, if what an earlier evictd has left can't be removed.
+//
+//   - In dry run, and when evictd stops, the state has no conditions: evictd-kube removes the taints
+//     and sets the conditions that exist to Unknown. A clean stop waits for that ([Node.Stop]). A
+//     node that shuts down keeps the condition and the taint of that.
+//   - After a start nothing is sent until evictd has decided: the restored state of the decision has
+//     the conditions within their transition period, so that a restart under pressure removes no
+//     taint. While evictd has not listed the pods, or evictd-kube has not said whether it may report
+//     evictions, the mode is not known yet and nothing is sent either.
+//   - evictd-kube keeps what it has written while it has no session, and calls it stale after
+//     [ordersKept] (SetNode(nil)), also if evictd never connects. In a session evictd sends the state
+//     again each minute while its loop measures; without one for [stateKept] it is stale, too.
+//   - evictd saves neither states nor numbers. Numbers begin at the time since the boot. evictd-kube
+//     keeps the lastTransitionTime of a condition while its status stays the same
+//     ([NodeCondition]).
+//
+// The order for a pod of a DaemonSet names the taint (Order.Taint), because the state may come
+// later: the order begins with the fence, and the state is sent at the end of an iteration.
 //
 // # Bounds
 //
@@ -167,6 +207,10 @@
 //     first final one; delays are logged at most every [logInterval]. Reports never call
 //     Changed. Those of unknown orders are counted: the order may have been withdrawn.
 //
+//  8. A NodeReport is such a line, too. It changes the status, is never saved, and a failure is
+//     logged at most every [logInterval]. That of a state that was not sent is ignored and counted;
+//     evictd remembers up to [maxSent] states that were sent.
+//
 // A compromised evictd-kube can answer what it wants, to the orders that evictd has sent it:
 //
 //   - A false success (reported, deleted, gone, terminating) means that the pod is not
@@ -178,6 +222,8 @@
 //     says that it can report again after it could not. So it can protect each pod after its
 //     first eviction, as it can by a fact that says the pod is critical. Each is shown in the
 //     status, counted, and logged at most every [logInterval].
+//   - A false NodeReport changes what the status and the metrics say about the Node object, and how
+//     long a clean stop waits (at most 5 s). evictd's decisions do not depend on it.
 //
 // It can't begin or advance an order, name a pod that evictd does not evict, or have a fence
 // lifted earlier in any other way.
@@ -201,6 +247,31 @@
 // that it lacks, or an API server that is too old. evictd uses that after the complete list,
 // saves it with the facts, and evicts a kubelet's pods only if nothing is in the way
 // ([Facts.CannotReport]).
+//
+// # The kubelet's configuration
+//
+// evictd asks for it (ReadKubelet) at the beginning of each session, when another kubelet runs than
+// before, and when it could not be read for [failureInterval]. evictd-kube reads it then, and every
+// five minutes, at https://NODE:PORT/configz. Any user of the node can listen there while the kubelet
+// does not run, and would get a token that can write the status of pods. evictd-kube therefore sends
+// its credentials only to a server with one of the certificates that evictd, as root, has found in
+// the kubelet's directory, or with a serving certificate of the cluster's CA for this node.
+//
+// The last known configuration stays in use, also over a restart ([Facts.Kubelet]). A compromised
+// evictd-kube can send a false one. With it, it can do this, and the status shows the thresholds and
+// what is left to the kubelet:
+//
+//   - Thresholds that are too high take disk and PID signals away from evictd, but only while a kubelet
+//     has sandboxes and with kubelet: auto, and for a shortage of at most five minutes, of PIDs one
+//     minute: then evictd evicts ([evict.KubeletTimeout]). Memory is never left to the kubelet.
+//   - Thresholds that are too low, and one that evictd does not understand, make evictd evict for a
+//     signal for which the kubelet evicts too, as without a known configuration.
+//   - A false shutdownGracePeriod makes evictd wrong about who stops the pods at a node shutdown.
+//   - The differences and remedies that evictctl probe shows may be wrong.
+//
+// Bounds: each map and list has at most [maxEntries] entries, each text at most [maxEntry] bytes of plain
+// text, and all of it fits into a line. A value that is not valid is not an error: evictd acts as if
+// the kubelet had no such threshold.
 //
 // # Age
 //

@@ -16,6 +16,9 @@ type Facts struct {
 	// Busy reports whether a threshold is met or a victim is in flight; nil means never.
 	// It is set before the first use of the facts.
 	Busy func() bool
+	// Forbidden reports whether the API server has refused the report of an eviction of the pod
+	// with a UID ([Orders.Forbidden]); nil means never. It is set before the first use of the facts.
+	Forbidden func(uid string) bool
 
 	mu      sync.Mutex
 	pods    map[string]*fact
@@ -27,10 +30,15 @@ type Facts struct {
 	version uint64                // incremented by each change of a fact
 	changed bool                  // facts that the decision uses have changed, of a pod that the runtime lists
 
-	room  room
-	peer  peer
-	state State
-	seen  time.Time // when state came
+	room    room
+	kubelet kubeletFacts
+	peer    peer
+	state   State
+	seen    time.Time // when state came
+	// arrivalsAsked is when Arrivals was last called.
+	arrivalsAsked time.Time
+	// completed is set once a complete list has come since the start.
+	completed bool
 	// cannotReport is why evictd-kube may not report evictions; nil if it has never said.
 	cannotReport   *string
 	canReportAgain bool // cannotReport was set to "", and had a reason before
@@ -42,6 +50,7 @@ type fact struct {
 	spec       *evict.Pod // pod as the decision uses it; immutable, so that it can be shared
 	size       int        // the memory that all this takes, see [Pod.cost]
 	list       uint64     // the last list that had the pod
+	arrived    time.Time  // when the pod came to the node; zero if unknown
 	gone       bool       // the pod is no longer in the API
 	usedAt     time.Time  // when the runtime last listed the pod; zero for never
 	restoredAt time.Time  // when the facts were loaded from disk; zero if they were not
@@ -62,7 +71,7 @@ func (k *fact) expired(now time.Time) bool {
 
 // NewFacts returns Facts without any.
 func NewFacts() *Facts {
-	return &Facts{pods: map[string]*fact{}, refused: map[string]refusedPod{}, room: room{unknown: map[string]unknownPod{}, wake: make(chan struct{}, 1)}}
+	return &Facts{pods: map[string]*fact{}, refused: map[string]refusedPod{}, room: room{unknown: map[string]unknownPod{}, wake: make(chan struct{}, 1)}, kubelet: kubeletFacts{wake: make(chan struct{}, 1)}}
 }
 
 // Specification returns the facts about a running pod; nil if there are none, or if they
@@ -94,7 +103,57 @@ func (f *Facts) Specification(running *evict.Pod) *evict.Pod {
 	if why != "" {
 		return nil
 	}
+	if known.gone && !known.spec.Ending {
+		spec := *known.spec
+		spec.Ending = true // its kubelet ends it, or has ended it
+		return &spec
+	}
 	return known.spec
+}
+
+// DaemonSet reports whether a DaemonSet owns the pod, according to the facts that are used.
+func (f *Facts) DaemonSet(uid string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.pods[uid]
+	return known != nil && known.refused == "" && known.pod.Owner.daemonSet()
+}
+
+// arrivalsWatched is how long after a call of Arrivals a new pod is a change of the facts.
+const arrivalsWatched = 15 * time.Second
+
+// Arrivals returns the pods that have come to the node after since and of which the runtime has
+// listed no container, without those that must not run twice: a container of these may be
+// starting, and its end can't be waited for. A pod whose report was forbidden is Unreportable. While
+// it is called, a new BestEffort pod is a change of the facts that the decision uses.
+func (f *Facts) Arrivals(since, now time.Time) (pods []evict.Pod) {
+	if f == nil { // there is no evictd-kube
+		return nil
+	}
+	for _, pod := range f.newPods(since, now) {
+		if f.Forbidden != nil && f.Forbidden(pod.UID) {
+			pod.Unreportable = "the API server refused the report of an earlier eviction"
+		}
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// newPods is Arrivals without regard to forbidden reports.
+func (f *Facts) newPods(since, now time.Time) (pods []evict.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.arrivalsAsked = now
+	for _, known := range f.pods {
+		p := known.pod
+		if !known.spec.Arrived.After(since) || !known.usedAt.IsZero() || known.gone || !p.Deleted.IsZero() || p.Exclusive != "" || p.Phase != "Pending" {
+			continue
+		}
+		spec := *known.spec
+		spec.Kubelet, spec.ProtectedReason = true, evict.ProtectedNamespace(p.Namespace)
+		pods = append(pods, spec)
+	}
+	return pods
 }
 
 // Exclusive returns why two instances of the pod with a UID must not run at the same time
@@ -134,8 +193,7 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 	f.mu.Lock()
 	for _, known := range f.pods {
 		if known.list != f.list && !known.gone {
-			known.gone = true
-			f.version++
+			f.noteGone(known, now)
 		}
 	}
 	for uid, r := range f.refused {
@@ -144,6 +202,7 @@ func (f *Facts) listed(now time.Time) (pods int, refused []Refusal) {
 		}
 	}
 	f.prune(now)
+	f.completed = true
 	if !f.peer.listed {
 		f.peer.listed, f.peer.listedAt = true, now
 	}
@@ -192,6 +251,7 @@ func (f *Facts) add(p *Pod, spec *evict.Pod, now time.Time) error {
 		if before.pod.Namespace != p.Namespace || before.pod.Name != p.Name {
 			return fmt.Errorf("pod of UID %s was %s before", p.UID, before.pod.key())
 		}
+		f.changed = f.changed || before.gone && before.listed(now)
 		before.gone = false // so that it is not deleted now
 		next.usedAt, next.restoredAt, next.refused = before.usedAt, before.restoredAt, before.refused
 		if next.pinned = pin(next, before.pod); next.pinned != "" && next.pinned != before.pinned {
@@ -205,6 +265,7 @@ func (f *Facts) add(p *Pod, spec *evict.Pod, now time.Time) error {
 		before.list = f.list
 		return nil
 	}
+	next.setArrived(f.arrival(next.pod, before, now))
 	next.size = next.pod.cost() + len(next.pinned) + len(next.refused)
 	if err := f.makeRoom(next, before, now); err != nil {
 		return err
@@ -213,8 +274,45 @@ func (f *Facts) add(p *Pod, spec *evict.Pod, now time.Time) error {
 	f.size += next.size - before.size
 	f.pods[p.UID] = next
 	f.version++
-	f.changed = f.changed || next.listed(now) && !(before.pod != nil && before.pod.decidesAs(next.pod))
+	f.changed = f.changed || next.listed(now) && !(before.pod != nil && before.pod.decidesAs(next.pod)) ||
+		before.pod == nil && now.Sub(f.arrivalsAsked) < arrivalsWatched && next.spec.QoSClass() == evict.BestEffort
 	return nil
+}
+
+// setArrived sets when the pod came to the node, before others see the fact. The decision does not
+// learn it from reduced facts: labels or tolerations that exempt the pod may have been left out.
+func (k *fact) setArrived(at time.Time) {
+	k.arrived, k.spec.Arrived = at, at
+	if k.pod.Reduced {
+		k.spec.Arrived = time.Time{}
+	}
+}
+
+// arrival returns when a pod came to the node: when it was bound by the API server's clock, or
+// when evictd had its first facts by the node's, whichever is earlier; zero if one of these is
+// unknown. Clocks that differ do not make a pod newer than it is. The API server's times are cut to
+// seconds, so the pod was bound within the second after its time.
+func (f *Facts) arrival(p *Pod, before *fact, now time.Time) time.Time {
+	first := before.arrived
+	if before.pod == nil && !f.mayHaveBeenThere(p.UID) {
+		first = now
+	}
+	if first.IsZero() || p.Bound.IsZero() {
+		return time.Time{}
+	}
+	if bound := p.Bound.Add(time.Second - 1); bound.Before(first) {
+		return bound
+	}
+	return first
+}
+
+// mayHaveBeenThere reports whether a pod may have come to the node before the first facts that can
+// be stored now: those before the first complete list, those of a pod that the runtime has
+// listed before, and those that were refused or deleted before.
+func (f *Facts) mayHaveBeenThere(uid string) bool {
+	_, refused := f.refused[uid]
+	_, unknown := f.room.unknown[uid]
+	return !f.completed || refused || unknown
 }
 
 // takeChanged reports whether facts that the decision uses have changed since the last call, of
@@ -232,7 +330,7 @@ func (f *Facts) takeChanged() bool {
 func (p *Pod) decidesAs(other *Pod) bool {
 	a, b := *p, *other
 	for _, p := range []*Pod{&a, &b} {
-		p.Exclusive, p.RestartPolicy, p.Phase, p.Deleted, p.Owner.Name = "", "", "", time.Time{}, ""
+		p.Exclusive, p.RestartPolicy, p.Phase, p.Bound, p.Owner.Name = "", "", "", time.Time{}, ""
 	}
 	return reflect.DeepEqual(a, b)
 }
@@ -280,10 +378,16 @@ func (f *Facts) gone(uid string, now time.Time) {
 		return
 	}
 	if !known.gone {
-		known.gone = true
-		f.version++
+		f.noteGone(known, now)
 	}
 	if known.expired(now) {
 		f.free(known)
 	}
+}
+
+// noteGone records that a pod has left the API. Its kubelet ends it if it still runs.
+func (f *Facts) noteGone(known *fact, now time.Time) {
+	known.gone = true
+	f.version++
+	f.changed = f.changed || known.listed(now)
 }

@@ -29,12 +29,17 @@ const (
 // Feed is evictd-kube's side of the protocol: it keeps the facts about all pods of the node
 // and sends them to evictd. The methods are safe for concurrent use.
 type Feed struct {
-	Node     string
+	NodeName string
 	Software string
 	Log      *slog.Logger
 	// Orders carries out evictd's orders. It is set before Run; nil if evictions are not
 	// reported.
 	Orders OrderHandler
+	// Node maintains the conditions and taints of the Node object. It is set before Run; nil if
+	// they are not maintained.
+	Node NodeHandler
+	// KubeletReader reads the kubelet's configuration. It is set before Run; nil if it is not read.
+	KubeletReader KubeletReader
 
 	mu        sync.Mutex
 	queue     queue
@@ -48,13 +53,21 @@ type Feed struct {
 	cannotReport string          // why evictions can't be reported
 	orders       map[string]bool // the IDs of the orders of this session
 	reports      []*Report       // answers that are not sent yet
-	reported     chan struct{}   // reports has some
+	nodeState    uint64          // the number of the newest NodeState of this session; 0 for none
+	nodeReport   *NodeReport     // is not sent yet
+	reported     chan struct{}   // reports has some, or nodeReport is set
+
+	nodeMu sync.Mutex // calls of Node
+	stated time.Time  // when evictd last sent a NodeState, or Run began
+	stale  bool       // the NodeState was withdrawn since
+
+	kubelet *KubeletConfiguration // to be sent; nil for none
 }
 
 // NewFeed returns a Feed without facts.
 func NewFeed(node, software string, log *slog.Logger) *Feed {
 	return &Feed{
-		Node: node, Software: software, Log: log, queue: newQueue(), wake: make(chan struct{}, 1),
+		NodeName: node, Software: software, Log: log, queue: newQueue(), wake: make(chan struct{}, 1),
 		cannotReport: rightsUnknown, reported: make(chan struct{}, 1),
 	}
 }
@@ -103,6 +116,9 @@ func (f *Feed) put(p *Pod) {
 		return
 	}
 	if f.queue.put(p.UID, line, p.Started) {
+		if !p.Deleted.IsZero() {
+			f.queue.expedite(p.UID)
+		}
 		return
 	}
 	if skipped, ok := f.dropped.Allow(time.Now()); ok {
@@ -145,8 +161,8 @@ func (f *Feed) Fail(why string) {
 func (f *Feed) notify() { wakeUp(f.wake) }
 
 // Run connects to evictd's socket and sends the facts and their changes. It connects again
-// after each failure, until ctx ends. It withdraws the orders when there was no session for
-// ordersKept.
+// after each failure, until ctx ends. It withdraws the orders and the NodeState when there was no
+// session for ordersKept.
 func (f *Feed) Run(ctx context.Context, socket string) {
 	f.run(ctx, socket, func() (bool, error) { return f.session(ctx, socket) })
 }
@@ -154,7 +170,8 @@ func (f *Feed) Run(ctx context.Context, socket string) {
 // run runs sessions until ctx ends.
 func (f *Feed) run(ctx context.Context, socket string, session func() (established bool, err error)) {
 	backoff, last := firstBackoff, ""
-	var ended time.Time // when the last session ended; zero if its orders are withdrawn
+	ended := time.Now() // when the last session ended, or the start; zero if its orders are withdrawn
+	f.stated = ended
 	for ctx.Err() == nil {
 		established, err := session()
 		if ctx.Err() != nil {
@@ -165,7 +182,7 @@ func (f *Feed) run(ctx context.Context, socket string, session func() (establish
 		}
 		if !ended.IsZero() && time.Since(ended) >= ordersKept {
 			ended = time.Time{}
-			f.forgetOrders()
+			f.forget()
 		}
 		var version *VersionError
 		if errors.As(err, &version) {
@@ -209,7 +226,7 @@ func (f *Feed) serve(ctx context.Context, conn net.Conn) (established bool, err 
 		return false, err
 	}
 	f.Log.Info("connected to evictd", "software", printable(hello.Software))
-	f.resetOrders()
+	f.beginSession()
 	answers := make(chan error, 1)
 	go func() { answers <- f.answers(lines) }()
 	err = f.sendAll(ctx, conn, hello, answers)
@@ -222,7 +239,7 @@ func (f *Feed) serve(ctx context.Context, conn net.Conn) (established bool, err 
 
 // greet exchanges hellos.
 func (f *Feed) greet(conn net.Conn, lines *lineReader) (*Hello, error) {
-	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.Node}}); err != nil {
+	if err := send(conn, &Message{Hello: &Hello{Version: Version, Software: f.Software, Node: f.NodeName}}); err != nil {
 		return nil, err
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
@@ -270,6 +287,10 @@ func (f *Feed) apply(m *Message) error {
 		return f.order(m.Order)
 	case m.Withdraw != nil:
 		f.withdraw(m.Withdraw.ID)
+	case m.NodeState != nil:
+		return f.setNode(m.NodeState)
+	case m.ReadKubelet != nil:
+		return f.readKubelet(m.ReadKubelet)
 	case m.Accepted != nil:
 		f.Log.Info("evictd accepted the list of pods", "pods", m.Accepted.Pods, "refused", len(m.Accepted.Refused))
 		for _, r := range m.Accepted.Refused[:min(len(m.Accepted.Refused), maxNamed)] {
@@ -318,7 +339,8 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, hello *Hello, answers
 			}
 		case <-f.wake:
 		case <-time.After(wait):
-		case <-states.C:
+		case now := <-states.C:
+			f.expireNode(now)
 			f.mu.Lock()
 			f.sendState = true
 			f.mu.Unlock()
@@ -343,6 +365,12 @@ func (f *Feed) next(now time.Time) (batch [][]byte, wait time.Duration, err erro
 		if batch, err = f.first(batch, &Message{State: s}, now); err != nil {
 			return nil, 0, err
 		}
+	}
+	if f.kubelet != nil {
+		if batch, err = f.first(batch, &Message{Kubelet: f.kubelet}, now); err != nil {
+			return nil, 0, err
+		}
+		f.kubelet = nil
 	}
 	lines, wait, err := f.queue.next(now)
 	return append(batch, lines...), wait, err

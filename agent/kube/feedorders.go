@@ -23,7 +23,8 @@ type OrderHandler interface {
 	Withdraw(id string)
 }
 
-// rightsUnknown is why evictions can't be reported before the first call of CannotReport.
+// rightsUnknown is why evictions can't be reported before the first call of CannotReport. It is a
+// part of the protocol: evictd compares it (Facts.noteCannotReport).
 const rightsUnknown = "evictd-kube has not looked at its rights yet"
 
 // CannotReport records why evictions can't be reported; "" if they can. Before the first call
@@ -65,12 +66,13 @@ func (f *Feed) resetOrders() {
 	}
 }
 
-// forgetOrders withdraws the orders of the last session.
-func (f *Feed) forgetOrders() {
+// forget withdraws the orders and the NodeState of the last session.
+func (f *Feed) forget() {
 	f.mu.Lock()
 	n := len(f.orders)
 	f.mu.Unlock()
 	f.resetOrders()
+	f.forgetNode()
 	if n > 0 {
 		f.Log.Warn("evictd does not come back; its orders are not carried out any more", "orders", n, "after", ordersKept.String())
 	}
@@ -106,13 +108,13 @@ func (f *Feed) withdraw(id string) {
 	}
 }
 
-// writeReports writes the answers to orders.
+// writeReports writes the answers to orders and to NodeStates.
 func (f *Feed) writeReports(conn net.Conn) error {
 	batch, err := f.takeReports(time.Now())
 	return errors.Join(err, write(conn, batch))
 }
 
-// takeReports encodes the answers to orders.
+// takeReports encodes the answers to orders and to NodeStates.
 func (f *Feed) takeReports(now time.Time) (batch [][]byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,6 +123,9 @@ func (f *Feed) takeReports(now time.Time) (batch [][]byte, err error) {
 			break
 		}
 	}
-	f.reports = nil
+	if f.nodeReport != nil && err == nil {
+		batch, err = f.first(batch, &Message{NodeReport: f.nodeReport}, now)
+	}
+	f.reports, f.nodeReport = nil, nil
 	return batch, err
 }

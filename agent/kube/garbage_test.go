@@ -113,6 +113,8 @@ func TestPeerMakesBoundedGarbage(t *testing.T) {
 		"quantities":       fill(start+`"containers":[`, `{"name":"c","resources":{"requests":{"cpu":"1","memory":"1"}}},`, `{"name":"c"}]}}`),
 		"escapes":          fill(start+`"phase":"`, `\u2028`, `"}}`),
 		"labels":           fill(start+`"labels":{`, `"a":"b",`, `"a":"b"}}}`),
+		"kubelet":          fill(`{"kubelet":{"evictionHard":{`, `"a":"b",`, `"a":"b"}}}`),
+		"small kubelet":    []byte(`{"kubelet":{"evictionHard":{"nodefs.available":"1","pid.available":"2%"}}}` + "\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -13,6 +14,11 @@ const listenRetry = 10 * time.Second
 // status shows, it tries again: evictd decides by the facts that it has.
 func (s *Server) ListenAndServe(ctx context.Context, listen func() (net.Listener, error)) {
 	logged := ""
+	if s.KubeletCertificates != nil {
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		asking.Go(func() { s.asker.run(ctx, s.Facts.kubelet.wake, s.KubeletCertificates, s.Log) })
+	}
 	for {
 		l, err := listen()
 		if err == nil {

@@ -9,8 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// Version is the version of the protocol. It changes with each change of a message.
-const Version = 1
+// Version is the version of the protocol. It changes when a change of the messages is merged: a peer
+// ends the session at a key that it does not know, and would do so again and again. Version 2 has
+// messages about the Node object and the kubelet's configuration, and more about a pod and an order.
+const Version = 2
 
 // StateInterval is how often evictd-kube sends its state at least.
 const StateInterval = 10 * time.Second
@@ -29,6 +31,11 @@ type Message struct {
 	Withdraw *OrderID  `json:"withdraw,omitempty"`
 	Report   *Report   `json:"report,omitempty"`
 	Want     *Want     `json:"want,omitempty"`
+
+	NodeState   *NodeState            `json:"nodeState,omitempty"`
+	NodeReport  *NodeReport           `json:"nodeReport,omitempty"`
+	ReadKubelet *ReadKubelet          `json:"readKubelet,omitempty"`
+	Kubelet     *KubeletConfiguration `json:"kubelet,omitempty"`
 }
 
 // Hello is the first message of each side.
@@ -131,6 +138,7 @@ func decode(line []byte) (*Message, error) {
 		m.Hello != nil, m.State != nil, m.List != nil, m.Pod != nil, m.Gone != nil, m.Listed != nil, m.Accepted != nil, m.Resend != nil,
 		m.Order != nil, m.Withdraw != nil, m.Report != nil,
 		m.Want != nil,
+		m.NodeState != nil, m.NodeReport != nil, m.ReadKubelet != nil, m.Kubelet != nil,
 	} {
 		if set {
 			n++

@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -42,8 +43,10 @@ var hostile = []string{
 	`{"order":{"id":1}}`, `{"pod":{"uid":7}}`, `{"pod":{"priority":"high"}}`, `{"pod":{"priority":2147483648}}`, `{"pod":{"priority":1.5}}`,
 	`{"pod":{"annotations":{}}}`, `{"pod":{"containers":[{"resources":{"requests":{"gpu":"1"}}}]}}`, `{"pod":{"labels":{"a":1}}}`,
 	`{"gone":"u1"}`, `{"list":{"id":-1}}`, `{"list":{"id":1e99}}`, `{"list":{"id":1},"listed":{"id":1}}`, `{"state":{"ageMilliseconds":"0"}}`,
-	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":1},"pod":{}}`,
+	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":2},"pod":{}}`,
 	`{"report":[]}`, `{"report":{"id":1}}`, `{"report":{"id":"i","answer":"gone","stage":"ended"}}`, `{"report":{"id":"i"},"withdraw":{"id":"i"}}`,
+	`{"nodeState":{"number":-1}}`, `{"nodeState":{"number":1,"conditions":[{"type":"EvictdPIDPressure","since":"yesterday"}]}}`, `{"nodeReport":{"number":"1"}}`,
+	`{"kubelet":1}`, `{"kubelet":{"evictionHard":{"a":1}}}`, `{"kubelet":{"featureGates":{}}}`, `{"kubelet":{},"readKubelet":{}}`, `{"kubelet":{"evictionMaxPodGracePeriod":1.5}}`,
 	`{"withdraw":"i"}`, `{"order":{"id":"i","decided":"yesterday"}}`, `{"order":{"id":"i","annotations":{"a":1}}}`, `{"order":{"id":"i","graceSeconds":1.5}}`, strings.Repeat(`{"pod":`, 9000), strings.Repeat("[", 20000),
 }
 
@@ -56,14 +59,17 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func TestDecodeHello(t *testing.T) {
-	if h, err := decodeHello([]byte(`{"hello":{"version":1,"node":"n1","later":true},"x":1}`)); err != nil || h.Node != "n1" {
+	if h, err := decodeHello([]byte(`{"hello":{"version":2,"node":"n1","later":true},"x":1}`)); err != nil || h.Node != "n1" {
 		t.Errorf("decodeHello() = %+v, %v; want node n1, unknown keys ignored", h, err)
 	}
 	var version *VersionError
-	if _, err := decodeHello([]byte(`{"hello":{"version":2,"software":"v9","shape":["new"]}}`)); !errors.As(err, &version) || version.Peer.Version != 2 {
-		t.Errorf("decodeHello() of version 2 = %v; want a VersionError", err)
+	for _, other := range []int{0, 1, Version + 1} { // version 1 had no messages about the Node and the kubelet
+		hello := fmt.Sprintf(`{"hello":{"version":%d,"software":"v9","shape":["new"]}}`, other)
+		if _, err := decodeHello([]byte(hello)); !errors.As(err, &version) || version.Peer.Version != other {
+			t.Errorf("decodeHello() of version %d = %v; want a VersionError", other, err)
+		}
 	}
-	for _, line := range []string{"", "{}", "x", `{"pod":{}}`, `{"hello":1}`, `{"hello":{"version":"1"}}`, `{"hello":{"version":1,"node":"` + strings.Repeat("n", 300) + `"}}`} {
+	for _, line := range []string{"", "{}", "x", `{"pod":{}}`, `{"hello":1}`, `{"hello":{"version":"1"}}`, `{"hello":{"version":2,"node":"` + strings.Repeat("n", 300) + `"}}`} {
 		if h, err := decodeHello([]byte(line)); err == nil {
 			t.Errorf("decodeHello(%.60q) = %+v; want an error", line, h)
 		}
@@ -97,10 +103,16 @@ func FuzzLines(f *testing.F) {
 	for _, a := range []Answer{AnswerMarked, AnswerReported, AnswerForbidden, "perhaps"} {
 		f.Add([]byte(`{"report":{"id":"i","answer":"` + string(a) + `","why":"\u001b[2J"}}` + "\n" + `{"report":{"id":"i","answer":"` + string(a) + `","why":"w"}}` + "\n"))
 	}
+	for _, number := range []string{"0", "1", "18446744073709551615"} {
+		f.Add([]byte(`{"nodeReport":{"number":` + number + `,"why":"w"}}` + "\n" + `{"nodeState":{"number":` + number + `,"conditions":[{"type":"EvictdPIDPressure","status":true,"since":"2026-11-23T05:00:00Z"}]}}` + "\n"))
+	}
+	f.Add([]byte(`{"readKubelet":{"certificates":"-----BEGIN CERTIFICATE-----"}}` + "\n" + `{"kubelet":{"error":"\u001b[2J"}}` + "\n"))
+	f.Add([]byte(`{"kubelet":{"evictionHard":{"nodefs.available":"10%","pid.available":"1e99"},"evictionMinimumReclaim":{"nodefs.available":"-1"},"cgroupsPerQOS":true,"podPidsLimit":-1}}` + "\n"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		orders := fuzzedOrders()
+		orders, node := fuzzedOrders(), fuzzedNode()
 		feed := NewFeed("n1", "fuzz", slog.New(slog.DiscardHandler))
 		feed.Orders = &recorder{feed: feed, orders: map[string]Order{}}
+		feed.Node = &nodeRecorder{feed: feed}
 		feed.resetOrders()
 		lines, facts := newLineReader(bytes.NewReader(stream), maxPodSize), NewFacts()
 		for {
@@ -120,17 +132,17 @@ func FuzzLines(f *testing.F) {
 				t.Fatalf("encode(decode(%q)) = %v", line, err)
 			}
 			apply(facts, m)
-			if m.Report != nil && m.Report.check() == nil {
-				orders.report(m.Report, testTime)
-			}
-			if m.Order != nil || m.Withdraw != nil {
+			applyReports(orders, node, m)
+			if m.Order != nil || m.Withdraw != nil || m.NodeState != nil || m.ReadKubelet != nil {
 				_ = feed.apply(m)
 			}
+			checkFuzzedKubelet(t, facts, m.Kubelet)
 		}
 		if len(feed.reports) > MaxOrders {
 			t.Fatalf("%d reports wait", len(feed.reports))
 		}
 		checkFuzzed(t, orders)
+		checkFuzzedNode(t, node)
 		if s := facts.Status(testTime); s.Pods > MaxPods || len(s.Refused) > maxNamed {
 			t.Fatalf("status %+v", s)
 		}
@@ -141,6 +153,55 @@ func FuzzLines(f *testing.F) {
 			t.Fatalf("Restore(Encode()) = %v", err)
 		}
 	})
+}
+
+// applyReports does what a session does with a report.
+func applyReports(orders *Orders, node *Node, m *Message) {
+	if m.Report != nil && m.Report.check() == nil {
+		orders.report(m.Report, testTime)
+	}
+	if m.NodeReport != nil && m.NodeReport.check() == nil {
+		node.report(m.NodeReport, testTime)
+	}
+}
+
+// fuzzedNode returns a Node whose only state, which was sent, has the number 1.
+func fuzzedNode() *Node {
+	n := NewNode(NodeOptions{Log: slog.New(slog.DiscardHandler)})
+	n.Set(nil, false, testTime)
+	n.take()
+	return n
+}
+
+// checkFuzzedNode checks that reports have changed nothing but the status.
+func checkFuzzedNode(t *testing.T, n *Node) {
+	t.Helper()
+	s := n.Status()
+	if s.Number != 1 || (&NodeState{Conditions: s.Wanted}).text() != noPressure || !isPrintable(s.Why, maxWhy) || (s.Reported && s.Why == "") != s.Unwritten.IsZero() || len(n.sent) > 1 {
+		t.Fatalf("status of the Node %+v", s)
+	}
+}
+
+// checkFuzzedKubelet stores a kubelet's configuration, unless it is nil, and checks that evictd-kube would send one
+// that evictd accepts.
+func checkFuzzedKubelet(t *testing.T, facts *Facts, c *KubeletConfiguration) {
+	t.Helper()
+	if c == nil {
+		return
+	}
+	feed := NewFeed("n1", "fuzz", slog.New(slog.DiscardHandler))
+	feed.ReportKubelet(c)
+	if err := feed.kubelet.check(); err != nil {
+		t.Fatalf("evictd-kube sends %+v: %v", feed.kubelet, err)
+	}
+	if c.check() != nil {
+		return
+	}
+	facts.setKubelet(c, testTime)
+	for _, threshold := range facts.KubeletThresholds() {
+		threshold.Value.Amount(1 << 40)
+		threshold.Target(1 << 40)
+	}
 }
 
 // fuzzedOrders returns Orders with one, with the ID "i".

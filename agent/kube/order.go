@@ -12,7 +12,8 @@ import (
 type Stage string
 
 // The stages of an [Order], in their order. An eviction with a grace period begins with
-// StageStopping, any other with StageKilled.
+// StageStopping, that of a pod of which no container has run with StageEnded, any other with
+// StageKilled.
 const (
 	// StageStopping: the pod has a grace period, and nothing was killed. evictd-kube makes
 	// the kubelet stop the pod.
@@ -55,6 +56,9 @@ type Order struct {
 	Decided     time.Time         `json:"decided"`
 	// GraceSeconds is the grace period from StageStopping.
 	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+	// Taint is the key of the taint that the node must have before the pod is reported Failed,
+	// because its controller (a DaemonSet) would make it again on this node; empty for none.
+	Taint string `json:"taint,omitempty"`
 }
 
 // OrderID names an order that evictd withdraws: it has ended, or is void.
@@ -137,10 +141,22 @@ func (o *Order) check() error {
 		return errors.New("order with a text that can't be printed")
 	case sizeOf(o.Annotations) > maxAnnotations:
 		return errors.New("order with annotations that are too long")
+	case o.Taint != "" && !IsTaint(o.Taint):
+		return fmt.Errorf("order with the taint %.60q, which is not evictd's", o.Taint)
 	case o.GraceSeconds < 0 || o.GraceSeconds > math.MaxInt32:
 		return fmt.Errorf("order with a grace period of %d seconds", o.GraceSeconds)
 	}
 	return nil
+}
+
+// IsTaint reports whether key is that of a taint that evictd-kube sets.
+func IsTaint(key string) bool {
+	for _, text := range NodeConditions {
+		if text.Taint == key {
+			return true
+		}
+	}
+	return false
 }
 
 // sizeOf returns how many bytes annotations take.

@@ -15,6 +15,10 @@ import (
 // (agent/podfence).
 const MaxOrders = 256
 
+// maxRefusals is the maximum number of orders for pods that had not started. While the API server
+// does not answer, a tenant can have as many pods refused as it creates; the rest is for evictions.
+const maxRefusals = MaxOrders / 4
+
 // EndedDelay is how long evictd waits for the processes of a pod that may run twice before the
 // order reaches StageEnded.
 const EndedDelay = 300 * time.Millisecond
@@ -24,8 +28,10 @@ const DefaultFenceTimeout = time.Hour
 
 // The errors of [Orders.Begin]. The pod can't be reported, so it must not be fenced.
 var (
-	// ErrTooManyOrders means that MaxOrders orders are pending.
-	ErrTooManyOrders = fmt.Errorf("%d orders to evictd-kube are pending, which is the maximum", MaxOrders)
+	// ErrTooManyOrders means that MaxOrders orders are pending, and ErrTooManyRefusals that
+	// maxRefusals are, of pods that had not started.
+	ErrTooManyOrders   = fmt.Errorf("%d orders to evictd-kube are pending, which is the maximum", MaxOrders)
+	ErrTooManyRefusals = fmt.Errorf("%d orders to evictd-kube for pods that had not started are pending, which is the maximum", maxRefusals)
 	// ErrForbidden means that the API server has refused to report the pod, see
 	// [Orders.Forbidden].
 	ErrForbidden = errors.New("the API server refuses to report the eviction of this pod")
@@ -49,9 +55,15 @@ type Eviction struct {
 	// Decided is when the pod was chosen, the same in each call of Begin for one eviction; zero
 	// means now. Only its milliseconds are used.
 	Decided time.Time
+	// NotStarted is set if no container of the pod has run, so that nothing was killed: the order
+	// begins with StageEnded.
+	NotStarted bool
 	// Grace is the grace period of a soft eviction; 0 if the pod was killed. It is passed on in
 	// whole seconds, at least 1.
 	Grace time.Duration
+	// Taint is the key of the taint that the node must have before the pod is reported Failed
+	// ([TaintFor]); empty for none.
+	Taint string
 }
 
 // OrdersOptions configure Orders. All but FenceTimeout must be set.
@@ -145,11 +157,10 @@ func (o *Orders) log(level slog.Level, message string, args ...any) {
 // While an order for the UID is pending, it returns the ID of that one, and an eviction without
 // Grace means that the pod was killed: StageStopping becomes StageKilled, and so does StageEnded
 // of a pod that must not run twice and has no final answer: the processes that were killed now
-// have not ended. But an eviction that
-// was decided later, after Ended or CgroupGone, is that of a pod that runs again: its order has
-// another ID and replaces the one before. Begin fails with ErrTooManyOrders, ErrForbidden,
-// ErrEnding or ErrStopping, and for an eviction that is not valid: then the pod can't be reported
-// and must not be fenced.
+// have not ended. But an eviction that was decided later, after Ended or CgroupGone, is that of a
+// pod that runs again: its order has another ID and replaces the one before. Begin fails with
+// ErrTooManyOrders, ErrTooManyRefusals, ErrForbidden, ErrEnding or ErrStopping, and for an eviction that is not valid:
+// then the pod can't be reported and must not be fenced.
 func (o *Orders) Begin(e Eviction) (id string, err error) {
 	now := time.Now()
 	order, err := e.order(now)
@@ -177,12 +188,12 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 		}
 		return before.Order.ID, nil
 	}
-	if len(o.byUID) == MaxOrders {
+	if err := o.full(e.NotStarted); err != nil {
 		o.counts.Rejected++
-		return "", ErrTooManyOrders
+		return "", err
 	}
 	order.ID = rand.Text()
-	p := &pending{SavedOrder: SavedOrder{Order: *order, Began: now}}
+	p := &pending{SavedOrder: SavedOrder{Order: *order, Began: now, Ended: e.NotStarted}}
 	if order.Stage == StageKilled {
 		p.Killed = now
 	}
@@ -194,17 +205,36 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	return order.ID, nil
 }
 
+// full returns why there can't be another order; nil if there can.
+func (o *Orders) full(notStarted bool) error {
+	if len(o.byUID) == MaxOrders {
+		return ErrTooManyOrders
+	}
+	refusals := 0
+	for _, p := range o.byUID {
+		if p.notStarted() {
+			refusals++
+		}
+	}
+	if notStarted && refusals >= maxRefusals {
+		return ErrTooManyRefusals
+	}
+	return nil
+}
+
 // order returns the order for an eviction, without its ID.
 func (e *Eviction) order(now time.Time) (*Order, error) {
 	order := &Order{
 		UID: e.UID, Namespace: e.Namespace, Name: e.Name, Exclusive: e.Exclusive, Stage: StageKilled,
-		Reason: e.Reason, Message: printableUpTo(e.Message, maxMessage), Decided: e.Decided,
+		Reason: e.Reason, Message: printableUpTo(e.Message, maxMessage), Decided: e.Decided, Taint: e.Taint,
 	}
 	if order.Decided.IsZero() {
 		order.Decided = now
 	}
 	order.Decided = order.Decided.Round(0).UTC().Truncate(time.Millisecond)
-	if e.Grace > 0 {
+	if e.NotStarted {
+		order.Stage = StageEnded
+	} else if e.Grace > 0 {
 		order.Stage, order.GraceSeconds = StageStopping, max(1, int64(e.Grace/time.Second))
 	}
 	if sizeOf(e.Annotations) <= maxAnnotations {
@@ -260,6 +290,16 @@ func (o *Orders) Pending(uid string) bool {
 	return o.byUID[uid] != nil
 }
 
+// Answer returns the last answer to the pod's order. pending is false if it has none.
+func (o *Orders) Answer(uid string) (answer Answer, pending bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.byUID[uid]; p != nil {
+		return p.Answer, true
+	}
+	return "", false
+}
+
 // Forbidden reports whether the API server has refused to report the eviction of the pod. It
 // must not be evicted again until evictd-kube says that it can report again after it could not,
 // or evictd restarts.
@@ -303,10 +343,10 @@ func (o *Orders) Run(ctx context.Context) {
 }
 
 // Stop waits until all orders have a final answer or ctx ends, withdraws all orders and waits
-// up to flushTimeout until the session has sent that. Once it is called no order begins. After it the
-// fences can be lifted: evictd-kube sends no request to report a pod as Failed that its kubelet may
-// start again, but one that the API server has received may still take effect. Run and the session
-// have to go on.
+// up to flushTimeout until the session has sent that. Once it is called no order begins. After it
+// the fences can be lifted: evictd-kube sends no request to report a pod as Failed that its kubelet
+// may start again, but one that the API server has received may still take effect. Run and the
+// session have to go on.
 func (o *Orders) Stop(ctx context.Context) {
 	for o.unanswered() > 0 {
 		select {

@@ -74,8 +74,8 @@ func (u *ordersUnderTest) sent() (list []string) {
 			switch {
 			case m.message != nil:
 				list = append(list, "withdraw")
-			case u.lookup(m.order) != nil:
-				order := u.lookup(m.order)
+			case u.lookup(m.key) != nil:
+				order := u.lookup(m.key)
 				list = append(list, string(order.Stage)+" "+order.UID)
 			}
 		}
@@ -100,6 +100,11 @@ func eviction(uid, exclusive string) Eviction {
 		UID: uid, Namespace: "default", Name: "web", Exclusive: exclusive, Reason: "Evicted", Message: "The node was low on resource: memory.",
 		Annotations: map[string]string{"starved_resource": "memory"},
 	}
+}
+
+func notStarted(e Eviction) Eviction {
+	e.NotStarted = true
+	return e
 }
 
 func (u *ordersUnderTest) begin(t *testing.T, e Eviction) string {
@@ -164,6 +169,8 @@ var orderCases = []struct {
 	{"not final", eviction("u", ""), "killed u", []step{
 		ended("ended u"), answered(AnswerMarked, ""), answered(AnswerDelayed, ""), answered(AnswerAsserted, ""), gone(""), after(59*time.Minute, ""),
 	}, true, ""},
+	{"not started", notStarted(eviction("u", "")), "ended u", []step{after(time.Minute, ""), answered(AnswerReported, ""), gone("withdraw")}, false, ""},
+	{"not started and without a sandbox", notStarted(eviction("u", "")), "ended u", []step{gone(""), answered(AnswerReported, "withdraw")}, false, ""},
 	{"refused", eviction("u", ""), "killed u", []step{refuse, after(2*time.Hour, "")}, false, ""},
 	{"forbidden", eviction("u", ""), "killed u", []step{answered(AnswerForbidden, "withdraw")}, false, "the API server forbids the report: because"},
 	{"forbidden after a success", eviction("u", ""), "killed u", []step{
@@ -354,5 +361,22 @@ func TestRevivedPodGetsAnotherOrder(t *testing.T) {
 			t.Errorf("status %+v; want 3 orders, 1 timed out and lifted", s)
 		}
 		u.stop()
+	})
+}
+
+// The end of processes is waited for since the kill, not since the beginning of the grace period.
+func TestWaitsSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newOrders(t)
+		began := time.Now()
+		u.begin(t, soft(ExclusiveJob))
+		time.Sleep(20 * time.Second)
+		if got := u.Status().Pending[0].WaitsSince(); !got.Equal(began) {
+			t.Errorf("WaitsSince() in the grace period = %v; want %v", got, began)
+		}
+		killed(u)
+		if got, want := u.Status().Pending[0].WaitsSince(), time.Now(); !got.Equal(want) {
+			t.Errorf("WaitsSince() after the kill = %v; want %v", got, want)
+		}
 	})
 }

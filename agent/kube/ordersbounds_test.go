@@ -36,6 +36,36 @@ func TestForbiddenIsBounded(t *testing.T) {
 	})
 }
 
+// Pods that had not started take a quarter of the orders at most, also after a restart.
+func TestTooManyRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newOrders(t)
+		soft := eviction("soft", "")
+		soft.Grace = time.Minute
+		u.begin(t, soft)
+		u.Ended("soft")
+		for i := range maxRefusals {
+			u.begin(t, notStarted(eviction(fmt.Sprintf("u%d", i), "")))
+		}
+		restored := NewOrders(u.o)
+		restored.Restore(u.Saved(), time.Now())
+		for _, o := range []*Orders{u.Orders, restored} {
+			if _, err := o.Begin(notStarted(eviction("more", ""))); !errors.Is(err, ErrTooManyRefusals) {
+				t.Errorf("Begin() = %v; want ErrTooManyRefusals", err)
+			}
+			if _, err := o.Begin(notStarted(eviction("u0", ""))); err != nil {
+				t.Errorf("Begin() of a pending refusal = %v", err)
+			}
+			if _, err := o.Begin(eviction("killed", "")); err != nil {
+				t.Errorf("Begin() of an eviction = %v", err)
+			}
+		}
+		u.Refused("u0", "")
+		u.begin(t, notStarted(eviction("more", "")))
+		u.stop()
+	})
+}
+
 // There are at most MaxOrders orders, and what they wait for has room.
 func TestTooManyOrders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -29,12 +29,21 @@ type OrdersStatus struct {
 type PendingOrder struct {
 	Order  Order
 	Began  time.Time
-	Answer Answer // "" before the first
-	Final  bool   // nothing more is expected of evictd-kube
+	Killed time.Time // zero if the pod was not killed
+	Answer Answer    // "" before the first
+	Final  bool      // nothing more is expected of evictd-kube
 	Why    string
 	// CgroupGone means that only the answer is waited for, and AwaitsProcesses that evictd-kube
 	// waits for the end of the processes: there is no final answer before.
 	CgroupGone, AwaitsProcesses bool
+}
+
+// WaitsSince returns since when the present step of an order is waited for.
+func (p *PendingOrder) WaitsSince() time.Time {
+	if p.AwaitsProcesses {
+		return p.Killed // Began may be that of a grace period
+	}
+	return p.Began
 }
 
 // Status returns the present status.
@@ -44,7 +53,7 @@ func (o *Orders) Status() OrdersStatus {
 	s := o.counts
 	s.Answers, s.Forbidden = maps.Clone(s.Answers), len(o.forbidden.order)
 	for _, p := range o.oldestFirst() {
-		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Answer, p.Answer.final(), p.Why, p.CgroupGone, !p.Answer.final() && p.Order.awaitsProcesses()})
+		s.Pending = append(s.Pending, PendingOrder{p.Order, p.Began, p.Killed, p.Answer, p.Answer.final(), p.Why, p.CgroupGone, !p.Answer.final() && p.Order.awaitsProcesses()})
 		if !p.Answer.final() {
 			s.Unanswered++
 		}

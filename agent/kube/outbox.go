@@ -9,8 +9,8 @@ import (
 )
 
 // maxOutgoing is the maximum number of messages that wait for the peer of a session. Each order
-// waits once, whatever its stages, so that only a peer that reads nothing while hundreds of
-// pods are evicted has more.
+// waits once, whatever its stages, and so does the NodeState, so that only a peer that reads nothing
+// while hundreds of pods are evicted has more.
 const maxOutgoing = 4 * MaxOrders
 
 // flushTimeout bounds flush. Writing to a peer that reads takes less than a millisecond.
@@ -26,17 +26,20 @@ type outbox struct {
 
 	mu     sync.Mutex
 	queue  []outgoing
-	queued map[string]bool // the IDs of the orders in queue
+	queued map[string]bool // the keys in queue
 	full   bool
 }
 
-// outgoing is a message, the ID of an order of which the present stage is sent, or a channel
-// that is closed when all before it was written.
+// outgoing is a message, the key of one that is made when it is sent, or a channel that is closed
+// when all before it was written.
 type outgoing struct {
 	message *Message
-	order   string
+	key     string // the ID of an order, or nodeKey
 	written chan struct{}
 }
+
+// nodeKey is the key of the NodeState. It can't be the ID of an order.
+const nodeKey = "/node"
 
 func newOutbox() *outbox {
 	return &outbox{wake: make(chan struct{}, 1), queued: map[string]bool{}}
@@ -46,20 +49,23 @@ func newOutbox() *outbox {
 func (b *outbox) message(m *Message) { b.add(outgoing{message: m}) }
 
 // order adds the present stage of an order.
-func (b *outbox) order(id string) { b.add(outgoing{order: id}) }
+func (b *outbox) order(id string) { b.add(outgoing{key: id}) }
+
+// node adds the newest NodeState.
+func (b *outbox) node() { b.add(outgoing{key: nodeKey}) }
 
 func (b *outbox) add(m outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case m.order != "" && b.queued[m.order]:
+	case m.key != "" && b.queued[m.key]:
 		return
 	case len(b.queue) == maxOutgoing:
 		b.full = true
 	default:
 		b.queue = append(b.queue, m)
-		if m.order != "" {
-			b.queued[m.order] = true
+		if m.key != "" {
+			b.queued[m.key] = true
 		}
 	}
 	wakeUp(b.wake)
@@ -83,14 +89,14 @@ func (b *outbox) take() (next []outgoing, full bool) {
 	next = append(next, b.queue[:n]...)
 	b.queue = append(b.queue[:0], b.queue[n:]...)
 	for _, m := range next {
-		delete(b.queued, m.order)
+		delete(b.queued, m.key)
 	}
 	return next, b.full
 }
 
-// write writes the messages until ctx ends or that fails. Of each order it writes the stage
-// that lookup returns, or nothing if it returns nil.
-func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(id string) *Order) error {
+// write writes the messages until ctx ends or that fails. For a key it writes what lookup
+// returns, or nothing if that is nil.
+func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(key string) *Message) error {
 	for {
 		next, full := b.take()
 		if full {
@@ -111,15 +117,11 @@ func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(id string
 }
 
 // writeNext writes messages that were taken.
-func (b *outbox) writeNext(conn net.Conn, next []outgoing, lookup func(id string) *Order) error {
+func (b *outbox) writeNext(conn net.Conn, next []outgoing, lookup func(key string) *Message) error {
 	var batch [][]byte
 	for _, m := range next {
-		if m.order != "" {
-			order := lookup(m.order)
-			if order == nil {
-				continue
-			}
-			m.message = &Message{Order: order}
+		if m.key != "" {
+			m.message = lookup(m.key)
 		}
 		if m.message == nil {
 			continue

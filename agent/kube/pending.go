@@ -43,6 +43,12 @@ func (p *pending) killable() bool {
 	return false
 }
 
+// notStarted reports whether no container of the pod had run when its order began: the order began
+// with StageEnded, and no kill followed.
+func (p *pending) notStarted() bool {
+	return p.Order.Stage == StageEnded && p.Order.GraceSeconds == 0 && p.Killed.IsZero()
+}
+
 // longestWait is how long Run waits if no order is pending.
 const longestWait = time.Hour
 

@@ -41,8 +41,10 @@ type Pod struct {
 	TerminationSeconds *int64       `json:"terminationGracePeriodSeconds,omitempty"`
 	Tolerations        []Toleration `json:"tolerations,omitempty"`
 	Phase              string       `json:"phase,omitempty"`
-	// Deleted is the deletionTimestamp.
+	// Deleted is the deletionTimestamp: when the grace period ends with which the pod was deleted.
 	Deleted time.Time `json:"deletionTimestamp,omitzero"`
+	// Bound is when the pod was bound to its node.
+	Bound time.Time `json:"bound,omitzero"`
 
 	// Resources and Overhead are those of the pod as a whole.
 	Resources           Resources   `json:"resources,omitzero"`
@@ -130,6 +132,7 @@ func (p *Pod) convert() (*evict.Pod, error) {
 		UID: p.UID, Namespace: p.Namespace, Name: p.Name, Labels: p.Labels,
 		Priority: new(p.Priority), PriorityClassName: p.PriorityClassName,
 		DaemonSet: p.Owner.Kind == "DaemonSet", TerminationGraceSeconds: p.TerminationSeconds, QoS: p.QoS,
+		Ending: !p.Deleted.IsZero(), EndsBy: p.Deleted,
 		Resources: q.resources("resources", p.Resources), Overhead: q.amounts("overhead", p.Overhead),
 		Containers: q.containers("containers", p.Containers), InitContainers: q.containers("initContainers", p.InitContainers),
 	}
@@ -182,8 +185,10 @@ func (p *Pod) check() error {
 		ExclusiveResourceClaim, ExclusiveHostPort, ExclusiveExtended); err != nil {
 		return err
 	}
-	if _, offset := p.Deleted.Zone(); offset != 0 {
-		return errors.New("deletionTimestamp is not in UTC") // each offset takes memory, and can lead to a year that JSON can't have
+	for _, t := range []time.Time{p.Deleted, p.Bound} {
+		if _, offset := t.Zone(); offset != 0 {
+			return errors.New("deletionTimestamp is not in UTC, or bound is not") // each offset takes memory, and can lead to a year that JSON can't have
+		}
 	}
 	if len(p.Containers) == 0 {
 		return errors.New("no containers")

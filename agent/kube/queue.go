@@ -55,6 +55,8 @@ type queued struct {
 	listed  bool      // it is in the list that is being sent, or none is
 	sent    bool      // evictd has had a line about it in this session
 	sentAt  time.Time // when that was
+	// expedited is set once a line was sent without waiting for updateInterval.
+	expedited bool
 }
 
 // A lane is a class of lines. The lines of a lane are sent in the order of their turns.
@@ -103,6 +105,14 @@ func (q *queue) put(uid string, line []byte, started bool) bool {
 	p.started = p.started || started
 	q.urgent = q.urgent || q.wanted[uid] || p.started && !p.sent
 	return true
+}
+
+// expedite has the next line about a pod sent without waiting for updateInterval, once: the pod is
+// being deleted, on which a decision depends.
+func (q *queue) expedite(uid string) {
+	if p := q.pods[uid]; p != nil && !p.expedited {
+		p.expedited, p.sentAt = true, time.Time{}
+	}
 }
 
 // makeRoom makes room for a pod: it removes the pod that came first of those whose containers

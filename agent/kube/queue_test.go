@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -199,6 +200,30 @@ func TestQueueOrder(t *testing.T) {
 	}
 	if got := sent(t, &q, &now, 1); got[0] != "u4" || now.Sub(began) != updateInterval {
 		t.Errorf("sent %v after %v; want u4 after %v", got, now.Sub(began), updateInterval)
+	}
+}
+
+// A deletion is sent at once, though evictd has just had facts about the pod, but only once.
+func TestQueueSendsDeletionAtOnce(t *testing.T) {
+	f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+	q, now := &f.queue, testTime
+	f.Replace([]*Pod{started(1)})
+	q.begin(lineBurst, decodeBurst, now)
+	sent(t, q, &now, 3)
+	began := now
+	for _, tt := range []struct {
+		change func(*Pod)
+		want   time.Duration
+	}{
+		{func(p *Pod) { p.Deleted = testTime }, sendInterval},
+		{func(p *Pod) { p.Deleted = testTime.Add(time.Minute) }, updateInterval + sendInterval},
+	} {
+		p := started(1)
+		tt.change(p)
+		f.Put(p)
+		if got := sent(t, q, &now, 1); got[0] != "u1" || now.Sub(began) > tt.want || now.Sub(began) < tt.want-sendInterval {
+			t.Errorf("sent %v after %v; want u1 after %v", got, now.Sub(began), tt.want)
+		}
 	}
 }
 

@@ -16,6 +16,21 @@ type savedHead struct {
 	AsOf   time.Time `json:"asOf,omitzero"`
 	// CannotReport is why evictd-kube may not report evictions; nil if it has never said.
 	CannotReport *string `json:"cannotReport,omitempty"`
+	// Kubelet is the kubelet's configuration; nil if it is not known.
+	Kubelet *savedKubelet `json:"kubelet,omitempty"`
+}
+
+// savedKubelet is the kubelet's configuration, and when and of which kubelet it was read.
+type savedKubelet struct {
+	At            time.Time            `json:"at"`
+	Of            string               `json:"of,omitempty"`
+	Configuration KubeletConfiguration `json:"configuration"`
+}
+
+// savedPod has the facts about a pod, and when it came to the node; zero if unknown.
+type savedPod struct {
+	*Pod
+	Arrived time.Time `json:"arrived,omitzero"`
 }
 
 // Encode writes the facts for [Facts.Restore], one pod at a time, and returns their version,
@@ -23,10 +38,13 @@ type savedHead struct {
 // head: what the facts may contain needs no escapes in JSON.
 func (f *Facts) Encode(w io.Writer) (version uint64, err error) {
 	f.mu.Lock()
-	head, version := savedHead{savedFormat, f.asOf.Round(0), f.cannotReport}, f.version
-	pods := make([]*Pod, 0, len(f.pods))
+	head, version := savedHead{Format: savedFormat, AsOf: f.asOf.Round(0), CannotReport: f.cannotReport}, f.version
+	if !f.kubelet.at.IsZero() {
+		head.Kubelet = &savedKubelet{f.kubelet.at.Round(0), f.kubelet.of, f.kubelet.configuration}
+	}
+	pods := make([]savedPod, 0, len(f.pods))
 	for _, known := range f.pods {
-		pods = append(pods, known.pod) // immutable once it is in the map
+		pods = append(pods, savedPod{known.pod, known.arrived.Round(0)}) // pod is immutable once it is in the map
 	}
 	f.mu.Unlock()
 	line, err := json.Marshal(head)
@@ -65,7 +83,7 @@ func (f *Facts) Version() uint64 {
 func (f *Facts) Restore(content []byte, now time.Time) error {
 	var s struct {
 		savedHead
-		Pods []*Pod `json:"pods"`
+		Pods []savedPod `json:"pods"`
 	}
 	if err := json.Unmarshal(content, &s); err != nil {
 		return fmt.Errorf("decode saved facts: %w", err)
@@ -74,15 +92,26 @@ func (f *Facts) Restore(content []byte, now time.Time) error {
 		return fmt.Errorf("saved facts have format %d, not %d", s.Format, savedFormat)
 	}
 	for _, p := range s.Pods {
-		if p == nil {
+		if p.Pod == nil {
 			continue
 		}
 		// Facts that were stored in full fit again: their order must not reduce them.
 		spec, err := p.parse()
-		f.store(p, spec, err, now)
+		f.store(p.Pod, spec, err, now)
+		f.mu.Lock()
+		if known := f.pods[p.UID]; known != nil {
+			known.setArrived(p.Arrived)
+		}
+		f.mu.Unlock()
+	}
+	if k := s.Kubelet; k != nil && !k.At.IsZero() && !k.At.After(now) && k.Configuration.Error == "" && k.Configuration.check() == nil {
+		f.setKubelet(&k.Configuration, k.At)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if s.Kubelet != nil {
+		f.kubelet.of = s.Kubelet.Of
+	}
 	if s.CannotReport != nil {
 		f.cannotReport = new(printable(*s.CannotReport))
 	}

@@ -52,17 +52,24 @@ type Server struct {
 	Facts    *Facts
 	// Orders are sent to evictd-kube; nil for none.
 	Orders *Orders
+	// Node has the conditions that evictd-kube maintains on the Node object; nil for none.
+	Node *Node
 	// Changed is called after a change of the facts about a pod that the runtime lists. It must
 	// not wait.
 	Changed func()
-	Log     *slog.Logger
+	// KubeletCertificates returns the certificates that the kubelet serves with (PEM). It may
+	// block. Nil means that the kubelet's configuration is not asked for.
+	KubeletCertificates func() string
+	Log                 *slog.Logger
+
+	asker kubeletAsker
 
 	// These bound all sessions together, of which only one runs at a time.
 	lines, decoded bucket
 	listedAt       time.Time // when the last complete list ended
 	changedAt      time.Time // when Changed is or was last called
 
-	connected, ended, rejected, refusals, unaccepted, foreign LogLimiter
+	connected, ended, rejected, refusals, unaccepted, foreign, kubelets LogLimiter
 }
 
 // bucket is a token bucket. The zero bucket is full.
@@ -103,6 +110,7 @@ var errReplaced = errors.New("another process has connected as evictd-kube")
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
+	defer l.Close() // waits for the other one, which removes the socket
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	endLast := func(error) {} // the session that may still run

@@ -18,21 +18,30 @@ type session struct {
 	warned bool // of a node without facts
 }
 
-// run sends the orders, and applies the peer's messages, until one of both fails. A peer that
-// does not read does not keep evictd from reading.
+// run sends the orders and the NodeState, and applies the peer's messages, until one of both
+// fails. A peer that does not read does not keep evictd from reading.
 func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) error {
-	lookup := func(string) *Order { return nil }
+	if t.Node != nil {
+		t.Node.attach(t.out)
+		defer t.Node.detach(t.out)
+		repeating, stop := context.WithCancel(ctx)
+		defer stop()
+		go t.Node.repeatUntil(repeating, t.out)
+	}
 	if t.Orders != nil {
-		lookup = t.Orders.lookup
 		t.Orders.attach(t.out)
 		defer t.Orders.detach(t.out)
 	}
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	defer t.startAsking(writing)()
+	if t.KubeletCertificates != nil {
+		t.asker.attach(t.out, t.Facts.kubelet.wake)
+		defer t.asker.detach(t.out)
+	}
 	written := make(chan error, 1)
 	go func() {
-		written <- t.out.write(writing, conn, lookup)
+		written <- t.out.write(writing, conn, t.lookup)
 		conn.Close()
 	}()
 	err := t.read(ctx, conn, lines)
@@ -50,6 +59,17 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 		<-written
 	}
 	return err
+}
+
+// lookup returns the message for a key of the outbox; nil if there is nothing to send.
+func (t *session) lookup(key string) *Message {
+	if key == nodeKey {
+		return &Message{NodeState: t.Node.take()}
+	}
+	if order := t.Orders.lookup(key); order != nil {
+		return &Message{Order: order}
+	}
+	return nil
 }
 
 // read applies messages until one fails.
@@ -102,6 +122,17 @@ func (t *session) apply(m *Message) error {
 		}
 		t.Orders.report(m.Report, now)
 		return nil
+	case m.NodeReport != nil:
+		if err := m.NodeReport.check(); err != nil || t.Node == nil {
+			return err
+		}
+		t.Node.report(m.NodeReport, now)
+		return nil
+	case m.Kubelet != nil:
+		if err := m.Kubelet.check(); err != nil {
+			return err
+		}
+		t.setKubelet(m.Kubelet, now)
 	case m.Gone != nil:
 		t.Facts.gone(m.Gone.UID, now)
 	case m.Listed != nil:
@@ -145,6 +176,23 @@ func (t *session) change(now time.Time) {
 	wait := max(0, t.changedAt.Add(changeInterval).Sub(now))
 	t.changedAt = now.Add(wait)
 	time.AfterFunc(wait, t.Changed)
+}
+
+// setKubelet stores the kubelet's configuration, and logs what has changed: evictd decides by it.
+func (t *session) setKubelet(c *KubeletConfiguration, now time.Time) {
+	before := t.Facts.KubeletError()
+	changed := t.Facts.setKubelet(c, now)
+	if !changed && c.Error == before {
+		return
+	}
+	skipped, ok := t.kubelets.Allow(now)
+	switch {
+	case !ok:
+	case c.Error != "":
+		t.Log.Warn("could not read the kubelet's configuration; evictd uses the last known one, if there is one", "reason", c.Error, "not_logged", skipped)
+	default:
+		t.Log.Info("kubelet's configuration read", "changed", changed, "hard_thresholds", thresholdTexts(t.Facts.KubeletThresholds()), "shuts_down", c.ShutsDown(), "not_logged", skipped)
+	}
 }
 
 func (t *session) logRefusal(p *Pod, reason string, now time.Time) {

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,25 +15,10 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// buffer is a log that is written and read at the same time.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
+type buffer = kerneltest.Buffer
 
 // evictdSide is a Server that runs until stop.
 type evictdSide struct {
@@ -45,12 +29,15 @@ type evictdSide struct {
 	stop    func()
 }
 
-func serve(t *testing.T, socket string, facts *Facts) *evictdSide {
+func serve(t *testing.T, socket string, facts *Facts, change ...func(*Server)) *evictdSide {
 	t.Helper()
 	e := &evictdSide{socket: socket}
 	e.Server = &Server{
 		UID: os.Getuid(), Software: "evictd test", Facts: facts, Log: slog.New(slog.NewTextHandler(&e.log, nil)),
 		Changed: func() { e.changes.Add(1) },
+	}
+	for _, f := range change {
+		f(e.Server)
 	}
 	e.start(t)
 	return e
@@ -195,7 +182,7 @@ func raw(t *testing.T, socket string, lines ...string) (net.Conn, *bufio.Reader)
 	return conn, bufio.NewReader(conn)
 }
 
-const hello = `{"hello":{"version":1,"software":"raw","node":"n1"}}` + "\n"
+const hello = `{"hello":{"version":2,"software":"raw","node":"n1"}}` + "\n"
 
 // Hostile lines end their session, each with a reason, and nothing else.
 func TestHostileLines(t *testing.T) {
@@ -207,7 +194,7 @@ func TestHostileLines(t *testing.T) {
 	}
 	const list = "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` // evictd answers it
 	long := string(first[:len(first)-2]) + strings.Repeat(" ", maxPodSize) + "}" + list
-	for _, line := range append(hostile, long, `{"accepted":{"pods":1}}`, `{"resend":{}}`, `{"want":{"uids":["u1"]}}`, `{"hello":{"version":1,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
+	for _, line := range append(hostile, long, `{"accepted":{"pods":1}}`, `{"resend":{}}`, `{"want":{"uids":["u1"]}}`, `{"hello":{"version":2,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
 		conn, r := raw(t, socket, hello, string(first), line+"\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatalf("%.60q: no hello: %v", line, err)
@@ -226,15 +213,15 @@ func TestHostileLines(t *testing.T) {
 func TestAnotherVersion(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kube.sock")
 	e := serve(t, socket, NewFacts())
-	_, r := raw(t, socket, `{"hello":{"version":2,"software":"v9.0","mood":"new"}}`+"\n")
-	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":1`) {
+	_, r := raw(t, socket, `{"hello":{"version":3,"software":"v9.0","mood":"new"}}`+"\n")
+	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":2`) {
 		t.Errorf("answer %q, %v; want evictd's hello", line, err)
 	}
 	if _, err := r.ReadString('\n'); err == nil {
 		t.Error("the session goes on")
 	}
 	until(t, "reason", func() bool {
-		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 2 of the protocol, this is version 1")
+		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 3 of the protocol, this is version 2")
 	})
 
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "later.sock"))
@@ -245,12 +232,12 @@ func TestAnotherVersion(t *testing.T) {
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {
-			fmt.Fprintf(conn, "%s\n", `{"hello":{"version":2,"software":"v9.0"}}`)
+			fmt.Fprintf(conn, "%s\n", `{"hello":{"version":3,"software":"v9.0"}}`)
 		}
 	}()
 	var log buffer
 	run(t, NewFeed("n1", "test", slog.New(slog.NewTextHandler(&log, nil))), l.Addr().String())
-	until(t, "log", func() bool { return strings.Contains(log.String(), "has version 2 of the protocol") })
+	until(t, "log", func() bool { return strings.Contains(log.String(), "has version 3 of the protocol") })
 }
 
 // A peer of another user is refused before a byte of it is read.

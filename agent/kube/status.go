@@ -149,6 +149,14 @@ func (f *Facts) CannotReport() string {
 	return *f.cannotReport
 }
 
+// CanReportKnown reports whether CannotReport is what evictd-kube has found out about its rights, now
+// or earlier.
+func (f *Facts) CanReportKnown() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cannotReport != nil && *f.cannotReport != rightsUnknown
+}
+
 // noteCannotReport uses what the state says about reports, after a complete list.
 func (f *Facts) noteCannotReport() {
 	if !f.peer.listed || !f.peer.stated || f.cannotReport != nil && *f.cannotReport == f.state.CannotReport {

@@ -136,7 +136,7 @@ func TestDecidesAs(t *testing.T) {
 	changes := map[string]any{
 		"UID": "u7", "Namespace": "n", "Name": "n", "Labels": map[string]string{"a": "b"}, "Priority": int32(9), "PriorityClassName": "other",
 		"Owner": Owner{"DaemonSet", "d"}, "QoS": evict.Guaranteed, "Exclusive": ExclusiveJob, "RestartPolicy": "Never", "TerminationSeconds": new(int64(77)),
-		"Tolerations": []Toleration{{Key: "other"}}, "Phase": "Failed", "Deleted": testTime, "Resources": Resources{Requests: Amounts{Memory: "77"}},
+		"Tolerations": []Toleration{{Key: "other"}}, "Phase": "Failed", "Deleted": testTime, "Bound": testTime, "Resources": Resources{Requests: Amounts{Memory: "77"}},
 		"Overhead": Amounts{Memory: "77"}, "Containers": []Container{{Name: "other"}}, "InitContainers": []Container{{Name: "other"}},
 		"EphemeralContainers": []string{"other"}, "Volumes": []Volume{{Name: "other"}},
 	}

@@ -47,7 +47,7 @@ func (l *Loop) trackCrossings(v *View) {
 func (l *Loop) record(v *View, o *evict.Order) evict.Record {
 	rec := evict.Record{
 		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.DryRun,
-		Reason: o.Reason, Message: o.Message, Annotations: o.Annotations, DisruptionTarget: true,
+		Reason: o.Reason, Message: o.Message, Annotations: o.Annotations, DisruptionTarget: !endsByItself(v, o.UID),
 		Lane: "step", Confirm: "fresh reading", Decided: v.Time, RankingAge: v.Time.Sub(v.Snapshot.Taken),
 		Available: o.Available, Threshold: o.Threshold, Deficit: o.Deficit, Expected: o.Expected,
 		Overshoot: max(0, o.Threshold-o.Available), Futile: o.Futile, Result: evict.ResultPending,

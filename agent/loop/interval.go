@@ -22,7 +22,7 @@ const (
 	// of a grace period or a back-off is noticed within 250 ms.
 	lowInterval = 250 * time.Millisecond
 	// settlingInterval applies while the memory of a victim comes back, which takes tens
-	// of milliseconds.
+	// of milliseconds, and while pods that end without evictd may hold back a hard threshold.
 	settlingInterval = 10 * time.Millisecond
 
 	// restFactor bounds the CPU time of the loop: the next iteration waits at least four
@@ -52,7 +52,7 @@ func nextInterval(v *View, last lanes.Alarm) time.Duration {
 // levelInterval returns the interval of the view's pressure level, without regard to near
 // thresholds.
 func levelInterval(v *View) time.Duration {
-	if slices.ContainsFunc(v.State.Victims, inFlight) {
+	if slices.ContainsFunc(v.State.Victims, inFlight) || v.Policy.AwaitsEnding(&v.State, v.Time) {
 		return settlingInterval
 	}
 	if len(v.Orders.Met) > 0 {

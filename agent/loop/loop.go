@@ -42,7 +42,10 @@ type Loop struct {
 	execute            *execute.Executor
 	records            *execute.Records // of execute
 	observer           Observer
+	newPods            func(since, now time.Time) []evict.Pod        // Options.Arrivals
+	refuse             func(o *evict.Order, decided time.Time) error // Options.Refuse
 	modeFacts          func(*config.Config) Facts
+	kubeletThresholds  func() []signal.Threshold
 	drift              int64 // how far per-CPU counters may be off, in bytes
 	reloads            chan reload
 	progress           chan act.Progress
@@ -210,13 +213,14 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		answered = append(answered, l.answered()...) // before the reading that it is compared with
 		l.observe(v)
 		v.Mode = l.updateMode(&v.Snapshot)
+		v.KubeletHard = l.kubeletHard(&v.Snapshot)
 		l.state = restartSettleTimeouts(l.state, l.toResume, v)
 		in = &evict.Inputs{
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, PodsUnknown: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.hotKills)...), HotKills: hotKillInputs(l.hotKills),
 			Measured: true, UnaccountedBaseline: l.unaccounted.Bytes(), DryRun: v.Mode.DryRun, ReclaimStalled: l.reclaimStalls.check(now), Contention: l.contention(),
 			PodsReclaimStalled: l.reclaimStalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
-			ActNow:             answered, CounterDrift: l.drift, NothingReclaimed: l.reclaimBackoff.deferred(now),
+			ActNow:             answered, CounterDrift: l.drift, Arrivals: l.arrivals(v), NothingReclaimed: l.reclaimBackoff.deferred(now), KubeletHard: v.KubeletHard,
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.mustRepeatForUnlistedPod(ctx, v) {
@@ -239,7 +243,7 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		}
 		select {
 		case <-ctx.Done():
-			v.State, v.Orders.Evict = l.state, nil
+			v.State, v.Orders.Evict, v.Orders.Refuse = l.state, nil, nil
 			return v, in, generation
 		case <-time.After(acquireRetryInterval):
 		}
@@ -252,6 +256,8 @@ func (l *Loop) repeatDecision(v *View, in *evict.Inputs) {
 	v.Time = time.Now()
 	l.observe(v)
 	v.Mode = l.updateMode(&v.Snapshot) // a new pod may be a kubelet's
+	v.KubeletHard = l.kubeletHard(&v.Snapshot)
+	in.KubeletHard, in.Arrivals = v.KubeletHard, l.arrivals(v)
 	in.Pods, in.Observations, in.DryRun, in.UnaccountedBaseline = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unaccounted.Bytes()
 	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
 }

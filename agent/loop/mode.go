@@ -3,7 +3,9 @@ package loop
 import (
 	"slices"
 
+	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
 )
 
 // Mode is whether evictd is in dry run, and why.
@@ -52,6 +54,23 @@ func decideMode(f Facts) Mode {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto): " + f.CannotReport)
 	}
 	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet, Reporting: besideKubelet && len(why) == 0}
+}
+
+// kubeletHard returns the hard thresholds of the kubelet whose pods evictd evicts next to it
+// (kubelet: auto), with those that it derives; nil if there is none or they are not known. In dry
+// run they are the same.
+//
+// While they are not known, evictd evicts for every signal: a kubelet that evicts too costs a
+// second victim at times, but a full disk on which neither evicts costs the node.
+func (l *Loop) kubeletHard(s *pods.Snapshot) []evict.Threshold {
+	if l.kubeletThresholds == nil || l.config.Kubelet != config.KubeletAuto || !s.Kubelet.HasSandboxes {
+		return nil
+	}
+	known := l.kubeletThresholds()
+	if known == nil {
+		return nil
+	}
+	return evict.WithDerived(known, l.policy.Layout, true)
 }
 
 func (m Mode) equal(other Mode) bool {

@@ -142,6 +142,11 @@ func TestLevelInterval(t *testing.T) {
 		return evict.State{Victims: []evict.Victim{{Soft: soft, Status: status}}}
 	}
 	met := evict.Orders{Met: []signal.Signal{signal.MemoryAvailable}}
+	now := time.Unix(1000, 0)
+	covered := func(ago time.Duration, soft bool) View {
+		timer := evict.Timer{Threshold: evict.ThresholdKey{Soft: soft}, Covered: now.Add(-ago)}
+		return View{Time: now, Policy: &evict.Policy{SettleTimeout: time.Second}, State: evict.State{Timers: []evict.Timer{timer}}, Orders: met}
+	}
 	for _, tc := range []struct {
 		name string
 		v    View
@@ -152,6 +157,9 @@ func TestLevelInterval(t *testing.T) {
 		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, lowInterval},
 		{"a victim has settled", View{State: victim(false, evict.Settled)}, idleInterval},
 		{"low, without an order", View{Orders: met}, lowInterval},
+		{"other pods end", covered(999*time.Millisecond, false), settlingInterval},
+		{"other pods have been ending", covered(time.Second, false), lowInterval},
+		{"other pods end, a soft threshold", covered(0, true), lowInterval},
 	} {
 		if got := levelInterval(&tc.v); got != tc.want {
 			t.Errorf("%s: levelInterval() = %v; want %v", tc.name, got, tc.want)

@@ -40,6 +40,9 @@ type Options struct {
 	// ModeFacts returns what the mode depends on besides the snapshot of the pods and the
 	// configuration.
 	ModeFacts func(*config.Config) Facts
+	// KubeletThresholds returns the hard thresholds of the kubelet, or nil if they are not known;
+	// nil for never.
+	KubeletThresholds func() []signal.Threshold
 	// OnLayoutChange is called with the policy when the layout of the filesystems has changed.
 	OnLayoutChange func(*evict.Policy)
 	// Procfs and Hierarchy are where pressure and processes are read.
@@ -59,6 +62,11 @@ type Options struct {
 
 	Execute  *execute.Executor
 	Observer Observer
+
+	// Arrivals returns the pods that have come to the node after since and have not started. Refuse
+	// has such a pod reported to the API server. Neither blocks; nil if nothing reports evictions.
+	Arrivals func(since, now time.Time) []evict.Pod
+	Refuse   func(o *evict.Order, decided time.Time) error
 }
 
 // Memory reads the node's memory.
@@ -148,10 +156,11 @@ func New(o Options) *Loop {
 	l := &Loop{
 		log: o.Log, config: o.Config, policy: o.Config.Policy(o.Disks.Layout()), state: o.State,
 		memory: o.Memory, inventory: o.Inventory, disks: o.Disks, tasks: o.Tasks, usage: o.DiskUsage,
-		reclaimer: o.Reclaimer, largestDirectories: o.LargestDirectories, lanes: o.Lanes, modeFacts: o.ModeFacts, onLayoutChange: o.OnLayoutChange,
+		reclaimer: o.Reclaimer, largestDirectories: o.LargestDirectories, lanes: o.Lanes, modeFacts: o.ModeFacts, kubeletThresholds: o.KubeletThresholds, onLayoutChange: o.OnLayoutChange,
 		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Arbiter, watchdog: o.Watchdog, liveness: o.Liveness,
 		killHandles: newHandleCache(o.OpenHandle, o.Procfs), ownKiller: o.Killer, ownDryRun: o.DryRunKiller,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,
+		newPods: o.Arrivals, refuse: o.Refuse,
 		reloads: make(chan reload), progress: make(chan act.Progress, progressBuffer),
 		toResume: map[string]bool{},
 	}

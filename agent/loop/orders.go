@@ -64,6 +64,7 @@ func (l *Loop) act(ctx context.Context, v *View) {
 	}
 	l.revived(v)
 	l.reclaim(v)
+	l.refuseArrivals(v)
 }
 
 // logOrder logs an order before it is carried out, so that the end of an eviction is not

@@ -152,6 +152,35 @@ func TestUnlistedPod(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi+gi/2); n.listDelay = 20 * time.Millisecond })
 }
 
+// When the loop decides again, it asks again for the pods that have not started: one of them may be
+// in the list by now.
+func TestArrivalsAreAskedForAgain(t *testing.T) {
+	asked, listed := 0, false
+	const pressure = "evictionSoft: {memory.available: 15Gi}\nevictionSoftGracePeriod: {memory.available: 1h}\n"
+	run(t, settings+pressure+"kube: {uid: 7}\nadmission: evict\n", func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.unlisted = n.pod("new", 14*gi)
+		n.mu.Unlock()
+		asked = 0
+		n.alarm()
+		n.pass(100 * time.Millisecond)
+		if !listed {
+			t.Errorf("asked %d times for arrivals; want a time between the list and the eviction", asked)
+		}
+	}, func(n *node, o *Options) {
+		n.add("a", gi+gi/2)
+		n.kubelet, n.listDelay = true, 20*time.Millisecond
+		o.Arrivals = func(from, now time.Time) []evict.Pod {
+			asked++
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			listed = listed || len(n.calls) == 0 && slices.ContainsFunc(n.pods, func(p evict.Pod) bool { return p.UID == "new" })
+			return nil
+		}
+	})
+}
+
 // The wait for a list is bounded: to 100 ms once less than half of the threshold is left.
 func TestUnlistedPodWithoutAList(t *testing.T) {
 	run(t, settings, func(n *node) {

@@ -31,8 +31,12 @@ func (l *Loop) updateUnaccounted(v *View) {
 	l.unaccounted.Update(v.Snapshot.ListRequested, bytes)
 }
 
-// inFlight reports whether a victim was killed and has not freed what is expected of it.
-func inFlight(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.Soft }
+// inFlight reports whether a victim was killed and has not freed what is expected of it. A pod
+// that was refused does not count: no threshold waits for its memory, and a controller that
+// replaces such pods would keep the loop at its shortest interval.
+func inFlight(v evict.Victim) bool {
+	return v.Status == evict.Unsettled && !v.Soft && v.Cause != evict.CauseAdmission
+}
 
 // mustRepeatForUnlistedPod reports whether the decision must be repeated, because a pod that
 // is not listed yet, or one that has grown since it was read, may use what another is about

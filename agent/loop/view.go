@@ -24,6 +24,9 @@ type View struct {
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders
+	// KubeletHard are the kubelet's hard thresholds, by which disk and PID signals are left to
+	// it; nil if there are none or they are not known.
+	KubeletHard []evict.Threshold
 	// DiskUsage is the measured disk usage of the pods, by UID.
 	DiskUsage map[string]disks.PodUsage
 	// Futile has the signals that evicting pods can't relieve, also during a back-off.

@@ -36,7 +36,7 @@ func newEvictions(r prometheus.Registerer) *evictions {
 	e := &evictions{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "evictions_total",
-			Help: "Number of completed evictions, by cause (a signal, the pod's local storage limit, a pressure condition, or a node shutdown), mode and result.",
+			Help: "Number of completed evictions, by cause (a signal, the pod's local storage limit, a pressure condition, a node shutdown, or its arrival under memory pressure), mode and result.",
 		}, []string{"signal", "mode", "result"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "failed_kills_total",
@@ -56,7 +56,7 @@ func newEvictions(r prometheus.Registerer) *evictions {
 	}
 	r.MustRegister(e.total, e.failed, e.age)
 	causes := []string{
-		evict.CauseEmptyDirLimit, evict.CausePodLimit, evict.CauseContainerLimit, evict.CauseShutdown,
+		evict.CauseEmptyDirLimit, evict.CausePodLimit, evict.CauseContainerLimit, evict.CauseShutdown, evict.CauseAdmission,
 		string(signal.SystemMemoryContentionPressure), string(signal.KubepodsMemoryContentionPressure),
 	}
 	for _, s := range signal.All() {
@@ -64,11 +64,12 @@ func newEvictions(r prometheus.Registerer) *evictions {
 		e.age.WithLabelValues(s.String())
 	}
 	for _, cause := range causes {
-		for _, result := range []string{evict.ResultKilled, evict.ResultStopped, evict.ResultStuck, evict.ResultFailed} {
+		for _, result := range []string{evict.ResultKilled, evict.ResultStopped, evict.ResultStuck, evict.ResultFailed, evict.ResultEnded} {
 			e.total.WithLabelValues(cause, enforce, result)
 		}
 		e.total.WithLabelValues(cause, dryRun, evict.ResultDryRun)
 	}
+	e.total.WithLabelValues(evict.CauseAdmission, enforce, evict.ResultRefused)
 	return e
 }
 
@@ -96,7 +97,7 @@ func (e *evictions) count(r *evict.Record) {
 		observeBetween(e.latency, r.CrossingSeen, r.SignalSent)
 		observeBetween(e.release, r.SignalSent, r.LastGone)
 	}
-	if isSignal && s.IsMemory() && r.Result != evict.ResultFailed {
+	if isSignal && s.IsMemory() && r.Result != evict.ResultFailed && r.Result != evict.ResultEnded {
 		e.freed.Observe(float64(r.Freed))
 		e.overshoot.Observe(float64(r.Overshoot))
 	}

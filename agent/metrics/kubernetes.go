@@ -26,6 +26,11 @@ type Kubernetes struct {
 
 	FencesSet, FencesUnlifted                 int // now
 	FencesFailed, FencesChanged, FencesLifted uint64
+
+	// ConditionsReported says of each condition whether the Node object has it as true, and
+	// ConditionsUnwritten for how long the Node lacks what evictd wants; 0 if it does not.
+	ConditionsReported  map[string]bool
+	ConditionsUnwritten time.Duration
 }
 
 // kubernetes collects the state of evictd-kube. It has no series if none is configured.
@@ -55,6 +60,8 @@ var (
 	fencesLiftedDesc  = kubernetesDesc("fences_lifted_total", "Number of times evictd allowed an evicted pod to run again.")
 	unliftedDesc      = kubernetesDesc("fences_unlifted", "Number of pods that are kept from running because their fence could not be lifted.")
 	fencesFailedDesc  = kubernetesDesc("fences_failed_total", "Number of evicted pods that could not be kept from running again.")
+	conditionDesc     = kubernetesDesc("node_condition_reported", "Whether evictd-kube has last written the condition to the Node object as true (1) or not (0).", "condition")
+	unwrittenDesc     = kubernetesDesc("kube_node_unwritten_seconds", "Time for which the Node object has lacked conditions, taints or heartbeats that evictd wants, or had ones that it does not, in seconds; 0 if neither.")
 )
 
 // Describe implements prometheus.Collector.
@@ -62,7 +69,7 @@ func (*kubernetes) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		kubeConnectedDesc, factsAgeDesc, factsRefusedDesc, pendingDesc, oldestDesc, forbiddenDesc, ordersDesc, rejectedDesc, timedOutDesc,
 		revivedDesc, answersDesc, undoneDesc, fencesDesc, fencesChangedDesc, fencesLiftedDesc,
-		unliftedDesc, fencesFailedDesc,
+		unliftedDesc, fencesFailedDesc, conditionDesc, unwrittenDesc,
 	} {
 		ch <- d
 	}
@@ -103,6 +110,10 @@ func (k *kubernetes) Collect(ch chan<- prometheus.Metric) {
 	counter(fencesLiftedDesc, s.FencesLifted)
 	gauge(unliftedDesc, float64(s.FencesUnlifted))
 	counter(fencesFailedDesc, s.FencesFailed)
+	for condition, reported := range s.ConditionsReported {
+		gauge(conditionDesc, boolValue(reported), condition)
+	}
+	gauge(unwrittenDesc, s.ConditionsUnwritten.Seconds())
 }
 
 // Kubernetes sets the source of the metrics about evictd-kube. Each scrape calls it, at any

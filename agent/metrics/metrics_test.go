@@ -116,6 +116,7 @@ func use(t *testing.T, m *Metrics) {
 	m.Evicted(&dryRun)
 	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, Result: evict.ResultPending})
 	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, CrossingSeen: now, Result: evict.ResultFailed})
+	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, CrossingSeen: now, Result: evict.ResultEnded})
 	m.Evicted(&evict.Record{Cause: "nodefs.available", SignalSent: now, LastGone: now.Add(time.Second), Freed: 9, Result: evict.ResultStopped})
 	m.Evicted(&evict.Record{Cause: evict.CausePodLimit, Hard: true, SignalSent: now, Result: evict.ResultStuck})
 	m.Records(5)
@@ -143,6 +144,7 @@ func use(t *testing.T, m *Metrics) {
 			Connected: true, FactsAsOf: time.Now().Add(time.Hour), FactsRefused: 1, // an age of 0 in the golden file
 			Answered: 2, Unanswered: 3, OldestUnanswered: 4500 * time.Millisecond, Forbidden: 5, Orders: 6, Revived: 7, Rejected: 8, TimedOut: 9,
 			Answers: map[string]uint64{"reported": 10, "asserted": 11}, Undone: 11, FencesSet: 12, FencesChanged: 13, FencesLifted: 14, FencesUnlifted: 15, FencesFailed: 16,
+			ConditionsReported: map[string]bool{"MemoryPressure": true, "DiskPressure": false}, ConditionsUnwritten: 17 * time.Second,
 		}
 	})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Duration: 1500 * time.Millisecond})

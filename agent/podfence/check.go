@@ -74,7 +74,7 @@ func (f *Fence) check(r *Report) error {
 func (f *Fence) checkLimits(r *Report) error {
 	var errs []error
 	for file := range cgroup.LimitFiles {
-		if f.limits.Has(file) {
+		if f.limits.Has(file) && f.sets(file) {
 			errs = append(errs, f.checkLimit(file, r))
 		}
 	}

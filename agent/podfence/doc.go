@@ -14,6 +14,10 @@
 //   - cgroup.max.descendants (v2). The cgroup of a new container can't be made
 //     (kernel/cgroup/cgroup.c: cgroup_check_hierarchy_limits). systemd does not write it.
 //
+// A process of a fenced pod can't fork, and a thread can't be made. A pod that is stopped in order
+// must not be hindered: while containers of it are in their grace period, [Fence.SetForking] sets
+// only cgroup.max.descendants, with which no container can start either. v1 has no such limit.
+//
 // The kubelet writes pids.max only when it makes the pod's cgroup
 // (pkg/kubelet/cm/pod_container_manager_linux.go: EnsureExists).
 //

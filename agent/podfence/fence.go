@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -53,18 +54,26 @@ func (f *Fence) Path() string { return f.mark.path }
 // the pod's cgroup to 0. It returns nil at once if the fence is set, and leaves the first
 // order in the mark. It fails with [cgroup.ErrGone] if the cgroup was removed, with
 // [ErrFull], and if the mark can't be written: then there is no fence. It returns
-// [ErrPartial] if one of the limits could not be written.
-func (f *Fence) Set(order string) error {
+// [ErrPartial] if one of the limits could not be written. A fence of SetForking is completed,
+// which takes the mutex of the Table.
+func (f *Fence) Set(order string) error { return f.begin(order, false) }
+
+// SetForking is Set, except that the pod's processes can fork: only cgroup.max.descendants is
+// set, so that no container starts. It does nothing if the fence is set, and fails with
+// [kernel.ErrUnavailable] on v1.
+func (f *Fence) SetForking(order string) error { return f.begin(order, true) }
+
+func (f *Fence) begin(order string, forks bool) error {
 	if len(order) > maxOrder {
 		return fmt.Errorf("fence pod %s: order ID of %d bytes; at most %d can be marked", f.mark.uid, len(order), maxOrder)
 	}
 	before := idle
 	if !f.state.CompareAndSwap(idle, setting) {
 		if before = liftFailed; !f.state.CompareAndSwap(liftFailed, setting) {
-			return f.notIdle()
+			return f.notIdle(forks)
 		}
 	}
-	marked, err := f.set(order)
+	marked, err := f.set(order, forks)
 	after := before
 	if marked {
 		after = set
@@ -84,20 +93,48 @@ func (f *Fence) Set(order string) error {
 }
 
 // notIdle returns why Set can't set the fence; nil if it is set.
-func (f *Fence) notIdle() error {
+func (f *Fence) notIdle(forks bool) error {
 	err := ErrBusy
-	switch f.state.Load() {
-	case set:
+	switch state := f.state.Load(); {
+	case state == set && forks:
 		return nil
-	case closed:
+	case state == set:
+		if err = f.complete(); err == nil {
+			return nil
+		}
+	case state == closed:
 		err = os.ErrClosed
 	}
 	return fmt.Errorf("fence pod %s: %w", f.mark.uid, err)
 }
 
+// complete sets what SetForking did not.
+func (f *Fence) complete() error {
+	f.table.mu.Lock()
+	defer f.table.mu.Unlock()
+	if f.state.Load() != set || !f.mark.forks {
+		return nil
+	}
+	f.mark.forks = false
+	err := f.writeMark()
+	if f.limits.Has(cgroup.PIDsMax) {
+		err = errors.Join(err, f.checkLimit(cgroup.PIDsMax, &Report{}))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %v", ErrPartial, err) // not wrapped, as in set
+	}
+	return err
+}
+
+// sets reports whether the fence sets a limit file that its cgroup has.
+func (f *Fence) sets(file cgroup.LimitFile) bool { return file != cgroup.PIDsMax || !f.mark.forks }
+
 // set reads the limits again, marks the fence and writes the limits. marked is false if no
 // limit was written.
-func (f *Fence) set(order string) (marked bool, err error) {
+func (f *Fence) set(order string, forks bool) (marked bool, err error) {
+	if forks && !f.mark.has[cgroup.MaxDescendants] {
+		return false, fmt.Errorf("%w: without pids.max there is no fence on cgroup v1", kernel.ErrUnavailable)
+	}
 	f.readOld()
 	if f.slot < 0 {
 		slot, ok := f.table.claim()
@@ -106,13 +143,13 @@ func (f *Fence) set(order string) (marked bool, err error) {
 		}
 		f.slot = slot
 	}
-	f.mark.order = order
+	f.mark.order, f.mark.forks = order, forks
 	if err := f.writeMark(); err != nil {
 		return false, err
 	}
 	var failed error
 	for file := range cgroup.LimitFiles {
-		if !f.mark.has[file] {
+		if !f.mark.has[file] || !f.sets(file) {
 			continue
 		}
 		if err := f.limits.Write(file, 0); err != nil {
@@ -226,7 +263,7 @@ func (f *Fence) reopen() error {
 func (f *Fence) restore() error {
 	var errs []error
 	for file := range cgroup.LimitFiles {
-		if !f.mark.has[file] || !f.limits.Has(file) {
+		if !f.mark.has[file] || !f.sets(file) || !f.limits.Has(file) {
 			continue
 		}
 		limit, err := f.limits.Read(file)

@@ -92,7 +92,7 @@ func (p *testPod) file(f cgroup.LimitFile) string { return p.root.Path(p.path, f
 
 func (p *testPod) write(f cgroup.LimitFile, value string) {
 	p.t.Helper()
-	if err := os.WriteFile(p.file(f), []byte(value), 0); err != nil {
+	if err := os.WriteFile(p.file(f), []byte(value), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
 }

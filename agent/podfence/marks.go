@@ -35,7 +35,9 @@ const (
 	atOrder    = atUID + maxUID
 	atPath     = atOrder + maxOrder
 
-	flagUsed = 1 << 7 // the other bits are the limit files of the mark
+	flagUsed = 1 << 7 // the lowest bits are the limit files of the mark
+	// flagForks is ignored by versions that do not know it: their check completes the fence.
+	flagForks = 1 << 6
 )
 
 // header identifies the file and its format. The boot id follows.
@@ -47,6 +49,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type mark struct {
 	uid, order, path string
 	id               uint64 // of the cgroup
+	forks            bool   // pids.max is not set: the pod's processes can fork
 	has              [cgroup.LimitFiles]bool
 	old              [cgroup.LimitFiles]cgroup.Limit // of the files in has
 }
@@ -65,6 +68,9 @@ func checkMark(uid, path string) error {
 func (r *record) encode(m *mark, seed uint32) {
 	*r = record{}
 	r[atFlags] = flagUsed
+	if m.forks {
+		r[atFlags] |= flagForks
+	}
 	for f, has := range m.has {
 		if has {
 			r[atFlags] |= 1 << f
@@ -96,7 +102,7 @@ func (r *record) decode(seed uint32) (mark, error) {
 	if binary.LittleEndian.Uint32(r[atChecksum:]) != r.checksum(seed) {
 		return mark{}, fmt.Errorf("wrong checksum; it may be the mark of pod %q with cgroup %q", uid, path)
 	}
-	m := mark{uid: string(uid), order: string(order), path: string(path), id: binary.LittleEndian.Uint64(r[atID:])}
+	m := mark{uid: string(uid), order: string(order), path: string(path), id: binary.LittleEndian.Uint64(r[atID:]), forks: r[atFlags]&flagForks != 0}
 	if r[atFlags]&flagUsed == 0 || !cgroup.IsPod(m.path, m.uid) {
 		return mark{}, fmt.Errorf("it names cgroup %q for pod %q", m.path, m.uid)
 	}

@@ -14,9 +14,6 @@ import (
 // (pkg/kubelet/kuberuntime/labels.go).
 const annotationGrace = "io.kubernetes.pod.terminationGracePeriod"
 
-// kubeSystem is the namespace of the cluster's own pods.
-const kubeSystem = "kube-system"
-
 // deduction derives the properties of a pod from its sandbox, containers and specification.
 type deduction struct {
 	rules       *rules

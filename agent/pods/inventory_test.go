@@ -222,8 +222,8 @@ func TestOwner(t *testing.T) {
 		{name: "forged mirror", source: "api", mirror: "deadbeef", kubelet: true, ignored: 1},
 		{name: "forged mirror, of the operator", source: "-", mirror: "deadbeef", ignored: 1},
 		{name: "left behind", source: "file", mirror: "-", absent: true},
-		{name: "of the cluster", source: "api", mirror: "-", namespace: kubeSystem, kubelet: true, protected: "a kubelet's pod in kube-system"},
-		{name: "of the operator in kube-system", source: "-", mirror: "-", namespace: kubeSystem},
+		{name: "of the cluster", source: "api", mirror: "-", namespace: "kube-system", kubelet: true, protected: "a kubelet's pod in kube-system"},
+		{name: "of the operator in kube-system", source: "-", mirror: "-", namespace: "kube-system"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, false)

@@ -59,9 +59,7 @@ func (d *deduction) running(p *pod) evict.Pod {
 		return spec
 	}
 	spec.Static = sandbox.Annotations[evict.ConfigSourceAnnotation] != "api"
-	if spec.Namespace == kubeSystem {
-		spec.ProtectedReason = "a kubelet's pod in " + kubeSystem
-	}
+	spec.ProtectedReason = evict.ProtectedNamespace(spec.Namespace)
 	for _, parent := range []string{sandbox.CgroupParent, p.parent()} {
 		if spec.QoS = qosOf(parent); spec.QoS != "" {
 			break

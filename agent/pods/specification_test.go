@@ -46,7 +46,7 @@ func TestSpecificationExemptsNoLess(t *testing.T) {
 		{"ordinary", "api", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort}, new(int32(-1)), false, ""},
 		{"without a specification", "api", "default", besteffort, 1000, nil, evict.Pod{QoS: evict.BestEffort}, nil, false, evict.ReasonProtected},
 		{"static", "file", "default", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, Static: true}, new(int32(-1)), true, evict.ReasonStatic},
-		{"kube-system", "api", kubeSystem, besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, ProtectedReason: "a kubelet's pod in kube-system"}, new(int32(-1)), false, evict.ReasonProtected},
+		{"kube-system", "api", "kube-system", besteffort, 1000, low, evict.Pod{QoS: evict.BestEffort, ProtectedReason: "a kubelet's pod in kube-system"}, new(int32(-1)), false, evict.ReasonProtected},
 		{"node-critical", "api", "default", besteffort, -997, low, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
 		{"node-critical without one", "api", "default", besteffort, -997, nil, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
 		{"Guaranteed", "api", "default", guaranteed, -997, low, evict.Pod{QoS: evict.Guaranteed}, new(int32(-1)), false, ""},

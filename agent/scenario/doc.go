@@ -8,6 +8,10 @@
 // prints the results as JSON lines or as text. It uses no clock, kernel or container
 // runtime: the same file always gives the same output.
 //
+// A step can say which pods are deleted in it, with their grace periods, by others than evictd
+// (deleted: {default/web: 30s}). They count as in flight for some time, and are no
+// victims of soft thresholds then ([evict.EndingPod]).
+//
 // A node shutdown is replayed in the same way ([ParseShutdown]), with
 // [shutdown.Step]. Its file, of kind ShutdownScenario, has a configuration, pods as
 // in a scenario with two more fields, and steps:

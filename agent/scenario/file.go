@@ -136,6 +136,7 @@ type fileStep struct {
 	Usage        map[string]stepUsage `yaml:"usage"`
 	AfterReclaim fileReclaimed        `yaml:"afterReclaim"`
 	Gone         []string             `yaml:"gone"`
+	Deleted      map[string]instant   `yaml:"deleted"`
 	Add          []filePod            `yaml:"add"`
 	Admit        []filePod            `yaml:"admit"`
 }

@@ -205,7 +205,7 @@ func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
 		at := order.next(d, path, from.At)
 		from.FileCache.check(d, path+".fileCache")
 		s.steps = append(s.steps, step{
-			at: at, gone: from.Gone, usage: from.Usage, signals: from.Signals,
+			at: at, gone: from.Gone, deleted: from.Deleted, usage: from.Usage, signals: from.Signals,
 			cache: from.FileCache, stalled: from.Stalled,
 			add:   buildPods(d, path+".add", from.Add),
 			admit: buildPods(d, path+".admit", from.Admit),
@@ -294,6 +294,11 @@ func (f *file) checkRunningPods(d *strict.Decoder, s *Scenario) {
 				d.Noticef(at, "has no effect: the pod is gone in this step")
 			default:
 				d.Errorf(at, "no pod of this name is running; want the namespace/name of a running pod")
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(st.deleted)) {
+			if running[key] == nil {
+				d.Errorf(strict.Key(path+".deleted", key), "no pod of this name is running; want the namespace/name of a running pod")
 			}
 		}
 		seen := map[string]bool{}

@@ -127,6 +127,7 @@ steps:
 steps:
 - at: 0s
   gone: [a/two, a/one, a/one]
+  deleted: {a/one: 30s}
   usage: {a/one: {memory: 1Gi}} # has no effect, but is no error
 - at: 1s
   add: [{namespace: a, name: one, containers: [{name: c}], emptyDirs: [{name: d}]}]
@@ -135,9 +136,10 @@ steps:
 			"5: pods[0].usage.volumes.e: is not a volume of pod a/one; list it in its emptyDirs or volumes",
 			`8: steps[0].gone[0]: no pod "a/two" is running; want the namespace/name of a running pod`,
 			`8: steps[0].gone[2]: no pod "a/one" is running; want the namespace/name of a running pod`,
-			"12: steps[1].usage.a/one.volumesInodes.y: is not a volume of pod a/one; list it in its emptyDirs or volumes",
-			"12: steps[1].usage.a/one.containers.x: is not a container of pod a/one",
-			"12: steps[1].usage.one: no pod of this name is running; want the namespace/name of a running pod",
+			"9: steps[0].deleted.a/one: no pod of this name is running; want the namespace/name of a running pod",
+			"13: steps[1].usage.a/one.volumesInodes.y: is not a volume of pod a/one; list it in its emptyDirs or volumes",
+			"13: steps[1].usage.a/one.containers.x: is not a container of pod a/one",
+			"13: steps[1].usage.one: no pod of this name is running; want the namespace/name of a running pod",
 		}},
 		{"default percentages", header + "node: {capacity: {nodefs: 1Gi}}\n", []string{
 			"3: node.capacity.nodefsInodes: is missing; the threshold of nodefs.inodesFree is 5% of it",

@@ -62,6 +62,7 @@ func (r *replay) step(st *step) Step {
 			usage.apply(m.pod)
 		}
 	}
+	r.delete(st.deleted, now)
 	r.observe(st.signals, allSignals)
 	for s, cache := range st.cache {
 		r.observed[s].Cache = int64(cache)
@@ -92,6 +93,22 @@ func (r *replay) step(st *step) Step {
 	}
 	out.describePods(r.Scenario, st)
 	return out
+}
+
+// delete deletes pods with their grace periods, not by evictd. In a closed loop their memory is
+// freed at the end of that.
+func (r *replay) delete(deleted map[string]instant, now time.Time) {
+	for _, m := range r.running {
+		grace, ok := deleted[m.Key()]
+		if !ok {
+			continue
+		}
+		m.Ending, m.EndsBy = true, now.Add(time.Duration(grace))
+		if r.closedLoop != nil && (m.returns == nil || m.EndsBy.Before(*m.returns)) {
+			returns := m.EndsBy
+			m.returns = &returns
+		}
+	}
 }
 
 // allSignals accepts all signals.

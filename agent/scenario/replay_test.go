@@ -139,6 +139,25 @@ steps:
 			"[memory.available] [] []",
 			"[] [] []",
 		}},
+		{"closed loop: deleted twice", `
+closedLoop: true
+node: {capacity: {memory: 10Gi}}
+config:
+  evictionHard: {memory.available: 1Mi}
+  evictionSoft: {memory.available: 1Gi}
+  evictionSoftGracePeriod: {memory.available: 1h}
+  enforceNodeAllocatable: [none]
+pods:
+- {namespace: a, name: a, containers: [{name: c, usage: {memory: 9500Mi}}]}
+steps:
+- {at: 0s, deleted: {a/a: 5s}}
+- {at: 1s, deleted: {a/a: 1h}}
+- {at: 6s}
+`, []string{
+			"[memory.available] [] []",
+			"[memory.available] [] []",
+			"[] [] []",
+		}},
 		{"closed loop: the pods have their own limit", `
 closedLoop: true
 node: {capacity: {memory: 10Gi, allocatableMemory: 2Gi}, system: {memory: 1Gi}}

@@ -41,6 +41,7 @@ type pod struct {
 type step struct {
 	at      time.Duration
 	gone    []string
+	deleted map[string]instant // grace periods of pods that are deleted, by namespace/name
 	add     []pod
 	usage   map[string]stepUsage // by namespace/name
 	signals signals

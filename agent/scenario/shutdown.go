@@ -1,11 +1,13 @@
 package scenario
 
 import (
+	"cmp"
 	"io"
 	"iter"
 	"slices"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
@@ -23,7 +25,7 @@ type ShutdownGroup struct {
 	Priority   int32    `json:"priority"` // the lowest of the group
 	Time       string   `json:"time"`     // as far as the allowed delay permits
 	Pods       []string `json:"pods"`
-	SecondWave []string `json:"last"` // pods of its second wave
+	LaterWaves []string `json:"last"` // pods of its later waves, in their order
 }
 
 // ShutdownStep is what happened at one instant.
@@ -70,16 +72,20 @@ func (s *Shutdown) Header() ShutdownHeader {
 	}
 	groups := s.groups()
 	for _, g := range groups {
-		h.Groups = append(h.Groups, ShutdownGroup{Priority: g.Priority, Time: g.Time.String(), Pods: []string{}, SecondWave: []string{}})
+		h.Groups = append(h.Groups, ShutdownGroup{Priority: g.Priority, Time: g.Time.String(), Pods: []string{}, LaterWaves: []string{}})
 	}
+	if len(groups) == 0 {
+		return h
+	}
+	var pods []*evict.Pod
 	for i := range s.pods {
-		p := &s.pods[i].Pod
-		if len(groups) == 0 {
-			break
-		}
+		pods = append(pods, &s.pods[i].Pod)
+	}
+	slices.SortStableFunc(pods, func(a, b *evict.Pod) int { return cmp.Compare(shutdown.WaveOf(a), shutdown.WaveOf(b)) })
+	for _, p := range pods {
 		g := &h.Groups[groups.GroupOf(p.Priority)]
-		if shutdown.SecondWave(p) {
-			g.SecondWave = append(g.SecondWave, p.Key())
+		if shutdown.WaveOf(p) > 0 {
+			g.LaterWaves = append(g.LaterWaves, p.Key())
 		} else {
 			g.Pods = append(g.Pods, p.Key())
 		}

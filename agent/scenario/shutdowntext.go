@@ -28,8 +28,8 @@ func (h *ShutdownHeader) write(b *strings.Builder) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, g := range h.Groups {
 		pods := strings.Join(g.Pods, ", ")
-		if len(g.SecondWave) > 0 {
-			pods = strings.TrimPrefix(pods+"; then "+strings.Join(g.SecondWave, ", "), "; ")
+		if len(g.LaterWaves) > 0 {
+			pods = strings.TrimPrefix(pods+"; then "+strings.Join(g.LaterWaves, ", "), "; ")
 		}
 		if pods == "" {
 			pods = "no pods"

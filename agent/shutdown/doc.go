@@ -15,7 +15,8 @@
 //     it. A group ends at the sum of the times up to it.
 //   - Within a group, pods of DaemonSets and critical pods are stopped when the
 //     others are gone, at the latest at half of the group's time: the others may
-//     need them (network, logging) while they stop.
+//     need them (network, logging) while they stop. Static pods follow in the same way:
+//     one of them may be the API server, to which a kubelet's pods are reported.
 //   - A pod that exists after its time is killed directly, so that a runtime that
 //     hangs does not delay the shutdown.
 //   - A canceled shutdown stops no further pod; the kubelet continues.

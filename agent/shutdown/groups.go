@@ -15,17 +15,11 @@ const killDelay = time.Second
 // step is so late that the group's time is already up.
 func (s *stepper) advance() {
 	for ; s.Current < len(s.Schedule); s.nextGroup() {
-		s.stopWave(false)
-		if !s.anyPod(s.inWave(false)) || !s.now.Before(s.secondWaveTime()) {
-			s.SecondWaveAsked = true
-		}
-		if s.SecondWaveAsked {
-			s.stopWave(true)
-		}
+		s.stopWaves()
 		if !s.now.Before(s.End(s.Current)) {
 			continue // the group's time is up
 		}
-		if s.anyPod(s.inWave(false)) || s.anyPod(s.inWave(true)) {
+		if s.anyPod(s.upToWave(lastWave)) {
 			return
 		}
 		if !s.Listed {
@@ -37,21 +31,40 @@ func (s *stepper) advance() {
 // nextGroup makes the next group the current one.
 func (s *stepper) nextGroup() {
 	s.Current++
-	s.GroupBegan, s.SecondWaveAsked = s.now, false
+	s.WaveBegan, s.Wave = s.now, 0
 }
 
-// secondWaveTime returns the latest time at which the second wave of the current
-// group is asked to stop.
-func (s *stepper) secondWaveTime() time.Time {
-	return s.GroupBegan.Add(s.End(s.Current).Sub(s.GroupBegan) / 2)
+// stopWaves asks the pods of the current wave to stop, and those of the following waves that
+// are due.
+func (s *stepper) stopWaves() {
+	s.stopWave()
+	for s.Wave < lastWave {
+		due := s.nextWave()
+		switch {
+		case !s.now.Before(due):
+			s.WaveBegan = due
+		case s.Listed && !s.anyPod(s.upToWave(s.Wave)):
+			s.WaveBegan = s.now
+		default:
+			return
+		}
+		s.Wave++
+		s.stopWave()
+	}
 }
 
-// inWave returns a function that reports whether a pod is in a wave of the current
-// group and still has to stop. A pod that started during the shutdown is in no wave,
-// because a client could start new ones forever.
-func (s *stepper) inWave(secondWave bool) func(*PodState) bool {
+// nextWave returns the latest time at which the next wave of the current group is asked to
+// stop: it has half of the time that is left of the group.
+func (s *stepper) nextWave() time.Time {
+	return s.WaveBegan.Add(s.End(s.Current).Sub(s.WaveBegan) / 2)
+}
+
+// upToWave returns a function that reports whether a pod is in a wave of the current
+// group, up to the given one, and still has to stop. A pod that started during the shutdown
+// is in no wave, because a client could start new ones forever.
+func (s *stepper) upToWave(wave int) func(*PodState) bool {
 	return func(p *PodState) bool {
-		return p.Group == s.Current && p.SecondWave == secondWave && !p.Refused && p.remains()
+		return p.Group == s.Current && p.Wave <= wave && !p.Refused && p.remains()
 	}
 }
 
@@ -64,9 +77,9 @@ func (s *stepper) anyPod(want func(*PodState) bool) bool {
 	return false
 }
 
-// stopWave asks the waiting pods of a wave of the current group to stop.
-func (s *stepper) stopWave(secondWave bool) {
-	wanted := s.inWave(secondWave)
+// stopWave asks the waiting pods of the current wave, and of those before it, to stop.
+func (s *stepper) stopWave() {
+	wanted := s.upToWave(s.Wave)
 	for i := range s.Pods {
 		if p := &s.Pods[i]; wanted(p) && p.Status == Waiting {
 			s.stopPod(p, s.End(s.Current))
@@ -196,8 +209,8 @@ func (s *stepper) setWake() {
 	soonest(s.Deadline())
 	if s.Current < len(s.Schedule) {
 		soonest(s.End(s.Current))
-		if !s.SecondWaveAsked {
-			soonest(s.secondWaveTime())
+		if s.Wave < lastWave {
+			soonest(s.nextWave())
 		}
 	}
 }

@@ -124,7 +124,7 @@ func checkSimulation(t *testing.T, name string, s simulation) []string {
 			if state.Group < other.Group && p.stopTime.After(b.stopTime) {
 				t.Errorf("%s: %s of group %d is asked after %s of group %d", name, p.UID, state.Group, b.UID, other.Group)
 			}
-			if state.Group == other.Group && !state.SecondWave && other.SecondWave && p.stopTime.After(b.stopTime) {
+			if state.Group == other.Group && state.Wave < other.Wave && p.stopTime.After(b.stopTime) {
 				t.Errorf("%s: %s is asked after %s of the second wave", name, p.UID, b.UID)
 			}
 		}

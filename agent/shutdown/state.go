@@ -31,16 +31,17 @@ type State struct {
 	Manual bool `json:"manual,omitempty"`
 	// Canceled reports that the last shutdown was canceled.
 	Canceled bool `json:"calledOff,omitempty"`
+	// Fences reports that the pods of a kubelet are fenced, so that it does not start them again.
+	Fences bool `json:"fences,omitempty"`
 
 	// Schedule is the schedule of the shutdown in progress. Current is the index of
-	// the group that is being stopped, and GroupBegan is when that began. After the
-	// last group, Current is the number of groups, and Step waits only for pods that
-	// are not gone yet. SecondWaveAsked reports that the second wave of the current
-	// group was asked to stop.
-	Schedule        Schedule  `json:"schedule,omitempty"`
-	Current         int       `json:"current,omitempty"`
-	GroupBegan      time.Time `json:"turn,omitzero"`
-	SecondWaveAsked bool      `json:"second,omitempty"`
+	// the group that is being stopped. After the last group, Current is the number of
+	// groups, and Step waits only for pods that are not gone yet. Wave is the last wave of
+	// the current group that was asked to stop, and WaveBegan is when that was.
+	Schedule  Schedule  `json:"schedule,omitempty"`
+	Current   int       `json:"current,omitempty"`
+	Wave      int       `json:"wave,omitempty"`
+	WaveBegan time.Time `json:"turn,omitzero"`
 	// Listed reports that the pods were listed since the beginning, so that a pod
 	// that is not in Pods is new.
 	Listed bool `json:"listed,omitempty"`
@@ -68,8 +69,8 @@ type PodState struct {
 	UID   string `json:"uid"`
 	Pod   string `json:"pod"`
 	Group int    `json:"group"` // index in the schedule
-	// SecondWave reports that the pod is in the group's second wave.
-	SecondWave bool `json:"last,omitempty"`
+	// Wave is the pod's wave within the group ([WaveOf]).
+	Wave int `json:"wave,omitempty"`
 	// Refused reports that the pod started, or was restarted, after the shutdown had
 	// begun. Its group does not wait for it, but the end of the shutdown does.
 	Refused bool `json:"refused,omitempty"`
@@ -99,7 +100,7 @@ func (s State) Clone() State {
 
 // EachTime calls f with each time of the state that is set.
 func (s *State) EachTime(f func(*time.Time)) {
-	times := []*time.Time{&s.Began, &s.Ended, &s.GroupBegan}
+	times := []*time.Time{&s.Began, &s.Ended, &s.WaveBegan}
 	for i := range s.Pods {
 		times = append(times, &s.Pods[i].Due, &s.Pods[i].Limit)
 	}

@@ -41,6 +41,8 @@ type Inputs struct {
 	PodsUnknown bool
 	// DryRun makes a pod count as gone once it is asked to stop.
 	DryRun bool
+	// Fences is used if the event is Begin ([State.Fences]).
+	Fences bool
 }
 
 // Orders are the orders and findings of a step. Each list is sorted by pod and UID.
@@ -124,7 +126,7 @@ type stepper struct {
 func (s *stepper) applyEvent() {
 	switch {
 	case s.in.Event == Begin && s.Phase == Idle && len(s.in.Schedule) > 0:
-		s.State = State{Phase: Stopping, Began: s.now, GroupBegan: s.now, Manual: s.in.Manual, Schedule: s.cutToUntil(s.in.Schedule)}
+		s.State = State{Phase: Stopping, Began: s.now, WaveBegan: s.now, Manual: s.in.Manual, Fences: s.in.Fences, Schedule: s.cutToUntil(s.in.Schedule)}
 	case s.in.Event == Begin && s.Manual && !s.in.Manual:
 		s.Manual = false
 		s.shortenSchedule()
@@ -219,12 +221,31 @@ func (s *stepper) updatePods() {
 // that becomes known after its group has passed is added to the current one.
 func (s *stepper) newPodState(p *evict.Pod) PodState {
 	group := max(s.Schedule.GroupOf(p.Priority), min(s.Current, len(s.Schedule)-1))
-	return PodState{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, SecondWave: SecondWave(p)}
+	return PodState{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, Wave: WaveOf(p)}
 }
 
-// SecondWave reports whether a pod is in its group's second wave: a pod of a
-// DaemonSet or a critical one.
-func SecondWave(p *evict.Pod) bool { return p.OwnedByDaemonSet() || p.Critical() }
+// The waves of a group stop one after the other.
+const (
+	// secondWave has the pods of DaemonSets and critical pods: the others may need them while
+	// they stop.
+	secondWave = 1
+	// lastWave has the static pods of a kubelet: the API server can be one of them, and the
+	// ends of the other pods of the group, and of the groups before it, are reported to it. It is
+	// asked to stop at three quarters of the group's time, though others with a long grace period
+	// may still run: they were reported when they were asked.
+	lastWave = 2
+)
+
+// WaveOf returns the wave of a pod within its group, from 0.
+func WaveOf(p *evict.Pod) int {
+	switch {
+	case p.Static || p.Mirror:
+		return lastWave
+	case p.OwnedByDaemonSet() || p.Critical():
+		return secondWave
+	}
+	return 0
+}
 
 // byPod orders pods by name and UID.
 func byPod(a, b PodState) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID)) }

@@ -254,6 +254,54 @@ func TestStepReappearedPod(t *testing.T) {
 	}
 }
 
+// On a node of the control plane the API server is a static pod. It is the last that stops, so
+// that the ends of the others can be reported, at the latest when a quarter of the group's time is
+// left. Without pods of the second wave it has more.
+func TestStepWaves(t *testing.T) {
+	schedule := ByPeriods(30*second, 20*second)
+	static := func(uid string) *fakePod {
+		p := pod(uid, 2_000_001_000, 30, second)
+		p.Static = true
+		return p
+	}
+	network := func(exitAfter time.Duration) *fakePod {
+		p := pod("network", 2_000_001_000, 30, exitAfter)
+		p.DaemonSet = true
+		return p
+	}
+	daemon := pod("daemon", 0, 4, 2*second)
+	daemon.DaemonSet = true
+	for _, tt := range []struct {
+		name string
+		pods []*fakePod
+		want []string
+	}{
+		{"prompt", []*fakePod{static("apiserver"), network(2 * second), daemon, pod("web", 0, 4, second)}, []string{
+			"0s: stop web 4s, begun", "1s: web gone, stop daemon 4s", "3s: daemon gone, stop network 27s",
+			"5s: network gone, stop apiserver 25s", "6s: apiserver gone, ended",
+		}},
+		{"stuck", []*fakePod{static("apiserver"), network(never), pod("web", 0, 30, 10*second)}, []string{
+			"0s: stop web 10s, begun", "10s: web gone, stop network 20s", "20s: stop apiserver 10s", "21s: apiserver gone", "30s: network gone, ended",
+		}},
+	} {
+		s := simulation{t: t, schedule: schedule, pods: tt.pods}
+		if diff := cmp.Diff(tt.want, s.run()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// The waves of a shutdown that begins without a list of the pods begin with the first list.
+func TestStepWavesPodsUnknown(t *testing.T) {
+	static, web := pod("static", 0, 30, never), pod("web", 0, 30, never)
+	static.Static = true
+	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, PodsUnknown: true}, begin)
+	_, orders := Step(state, Inputs{Pods: []evict.Pod{static.Pod, web.Pod}}, begin.Add(100*time.Millisecond))
+	if len(orders.Stop) != 1 || orders.Stop[0].UID != "web" {
+		t.Errorf("orders with the first list = %+v; want web stopped alone", orders.Stop)
+	}
+}
+
 // A pod that can't be killed delays the shutdown until the deadline, and no longer.
 func TestStepStuck(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 10 * second}, {10, 20 * second}})
@@ -270,9 +318,9 @@ func TestStepStuck(t *testing.T) {
 		wakes = append(wakes, now.Sub(begin))
 		state, orders = Step(state, in, now)
 	}
-	// Half of the group's time, a second after the grace, the group's end, and the
-	// deadline.
-	want := []time.Duration{5 * second, 6 * second, 10 * second, 30 * second}
+	// The times of the two later waves, between them a second after the grace, then the group's
+	// end and the deadline.
+	want := []time.Duration{5 * second, 6 * second, 7500 * time.Millisecond, 10 * second, 30 * second}
 	if diff := cmp.Diff(want, wakes); diff != "" || state.Phase != Ended {
 		t.Errorf("wake times (-want +got), then phase %s:\n%s", state.Phase, diff)
 	}
@@ -285,7 +333,7 @@ func TestStepResumeLate(t *testing.T) {
 	pod := func(uid string, status Status, due, limit time.Duration) PodState {
 		return PodState{UID: uid, Pod: "a/" + uid, Status: status, Grace: 5 * second, Due: begin.Add(due), Limit: begin.Add(limit)}
 	}
-	state := State{Phase: Stopping, Began: begin, GroupBegan: begin, Schedule: schedule, Listed: true, SecondWaveAsked: true, Pods: []PodState{
+	state := State{Phase: Stopping, Began: begin, WaveBegan: begin, Schedule: schedule, Listed: true, Wave: lastWave, Pods: []PodState{
 		pod("asked", Asked, 30*second, 31*second), pod("killed", Killed, 5*second, 6*second), pod("late", Asked, 9*second, 10*second),
 		pod("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
 	}}

@@ -7,7 +7,8 @@
 // either the old file or the new one. The file carries the boot id and
 // CLOCK_BOOTTIME. After a reboot the decision's state and the orders are dropped.
 // After an absence of ten seconds or more the grace timers are dropped, because it
-// is unknown whether the threshold stayed crossed. Records are kept in both cases.
+// is unknown whether the threshold stayed crossed; those of hard disk and PID thresholds
+// after the time for which they are left to a kubelet. Records are kept in both cases.
 //
 // A directory that can't be written to does not prevent the agent from starting.
 // The agent then runs without persistence, [Store.Err] returns the reason, each
@@ -295,9 +296,14 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	eachOrderTime(f.Orders, move)
 	note := ""
 	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
-		// A hard memory threshold that was acted on stays Active while it is met.
+		// A hard memory threshold that was acted on stays Active while it is met. One on a disk or
+		// PIDs that is left to a kubelet may be met for some minutes, which must also end if evictd
+		// restarts again and again.
 		f.Decision.Timers = slices.DeleteFunc(f.Decision.Timers, func(t evict.Timer) bool {
-			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Active
+			if s := t.Threshold.Signal; !s.IsMemory() {
+				return t.Threshold.Soft || absence >= evict.KubeletTimeout(s)
+			}
+			return t.Threshold.Soft || !t.Active
 		})
 		if len(f.Decision.Timers) == 0 {
 			f.Decision.Timers = nil

@@ -34,7 +34,7 @@ func example(now time.Time) Saved {
 			Deficit: 9, Freed: 7, Duration: time.Second, Note: "n", Error: "e",
 		}},
 		Shutdown: shutdown.State{
-			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), GroupBegan: now.Add(-time.Second), Listed: true, Current: 1,
+			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), WaveBegan: now.Add(-time.Second), Listed: true, Current: 1,
 			Schedule: shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 9, Time: time.Minute}},
 			Pods:     []shutdown.PodState{{UID: "u", Pod: "default/web", Status: shutdown.Asked, Grace: time.Second, Due: now, Limit: now.Add(time.Second)}},
 		},
@@ -56,6 +56,18 @@ func TestRestart(t *testing.T) {
 	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, active}}}}
 	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Active {
 		t.Errorf("restore() after a minute = timers %+v, %v; want only the active one", got.Decision.Timers, err)
+	}
+
+	// So does one that is left to a kubelet, over an absence in which the kubelet may act.
+	left := func() *file {
+		disk, pid := evict.ThresholdKey{Signal: signal.NodeFsAvailable}, evict.ThresholdKey{Signal: signal.PIDAvailable}
+		soft := evict.ThresholdKey{Signal: signal.NodeFsAvailable, Soft: true}
+		return &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{{Threshold: disk}, {Threshold: pid}, {Threshold: soft}}}}}
+	}
+	for absence, want := range map[time.Duration]int{time.Second: 3, time.Minute - 1: 2, time.Minute: 1, 5 * time.Minute: 0} {
+		if got, _, err := left().restore(Clock{Uptime: absence}); err != nil || len(got.Decision.Timers) != want {
+			t.Errorf("restore() after %v = timers %+v, %v; want %d", absence, got.Decision.Timers, err, want)
+		}
 	}
 
 	// The clocks at the save and after the pause. Between them the wall clock was

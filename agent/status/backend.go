@@ -56,6 +56,8 @@ type Options struct {
 	// pods' fences; nil if there are none.
 	Orders func() kube.OrdersStatus
 	Fences func() FenceStatus
+	// NodeObject returns what evictd-kube maintains on the Node object; nil if there is none.
+	NodeObject func() kube.NodeStatus
 	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
@@ -122,6 +124,9 @@ func (b *Backend) Status() control.Status {
 	}
 	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Reasons, Reporting: v.Mode.Reporting}
 	s.Signals = signals(v, now)
+	if s.Kubernetes != nil {
+		b.compareKubelet(&s, v)
+	}
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
 		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
@@ -149,6 +154,7 @@ func (b *Backend) missing() (list control.List[string]) {
 // signals returns the status of every signal, with the amount that dry run adds.
 func signals(v *loop.View, now time.Time) []control.SignalStatus {
 	statuses := control.SignalStatuses(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
+	control.AddKubelet(statuses, v.Policy, v.KubeletHard, &v.Observations, now)
 	control.AddDryRun(statuses, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
 	return statuses
 }
@@ -271,7 +277,10 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "active file cache counts as used, as in the kubelet; memoryAccounting: available counts it as reclaimable")
 		}
 	}
+	e.Notes = append(e.Notes, kubeletNotes(&e.Observation)...)
 	e.Notes = append(e.Notes, b.reportNotes(v, now)...)
+	e.Notes = append(e.Notes, arrivalNotes(v, now)...)
+	e.Notes = append(e.Notes, endingNotes(v, now)...)
 	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
 		for _, p := range dryRunVictims(v) {

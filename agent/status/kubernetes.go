@@ -36,6 +36,10 @@ func (b *Backend) kubernetesStatus(now time.Time) *control.Kubernetes {
 	if b.o.Orders != nil {
 		k.Orders = ordersStatus(b.o.Orders(), b.fences(), now)
 	}
+	if b.o.NodeObject != nil {
+		k.NodeObject = nodeObjectStatus(b.o.NodeObject(), now)
+	}
+	k.Kubelet = b.kubeletStatus(now)
 	return k
 }
 
@@ -58,12 +62,12 @@ func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Or
 	if oldest := oldestUnanswered(&s); oldest != nil {
 		o.UnansweredSeconds = control.Age(oldest.Began, now)
 	}
-	for _, p := range s.Pending[:min(maxOrders, len(s.Pending))] {
-		o.Oldest = append(o.Oldest, control.Order{
-			Pod: p.Order.Namespace + "/" + p.Order.Name, UID: p.Order.UID, Stage: string(p.Order.Stage), Since: p.Began,
-			Answer: string(p.Answer), Why: p.Why, Exclusive: p.Order.Exclusive, CgroupGone: p.CgroupGone, Final: p.Final,
-			AwaitsProcesses: p.AwaitsProcesses,
-		})
+	for _, final := range []bool{false, true} {
+		for i := range s.Pending {
+			if p := &s.Pending[i]; p.Final == final && len(o.Oldest) < maxOrders {
+				o.Oldest = append(o.Oldest, shownOrder(p))
+			}
+		}
 	}
 	if len(s.Answers) > 0 {
 		o.Answers = map[string]uint64{}
@@ -72,6 +76,14 @@ func ordersStatus(s kube.OrdersStatus, f FenceStatus, now time.Time) *control.Or
 		o.Answers[string(answer)] = n
 	}
 	return o
+}
+
+func shownOrder(p *kube.PendingOrder) control.Order {
+	return control.Order{
+		Pod: p.Order.Namespace + "/" + p.Order.Name, UID: p.Order.UID, Stage: string(p.Order.Stage), Since: p.WaitsSince(),
+		Answer: string(p.Answer), Why: p.Why, Exclusive: p.Order.Exclusive, CgroupGone: p.CgroupGone, Final: p.Final,
+		AwaitsProcesses: p.AwaitsProcesses,
+	}
 }
 
 // oldestUnanswered returns the oldest order without a final answer; nil if there is none.
@@ -113,7 +125,7 @@ func processesWarning(s *kube.OrdersStatus, now time.Time) string {
 		return ""
 	}
 	return fmt.Sprintf("processes of %s/%s have not ended for %v%s; its eviction is reported after that, because it must not run twice (%s)",
-		oldest.Order.Namespace, oldest.Order.Name, now.Sub(oldest.Began).Round(time.Second), others, oldest.Order.Exclusive)
+		oldest.Order.Namespace, oldest.Order.Name, now.Sub(oldest.WaitsSince()).Round(time.Second), others, oldest.Order.Exclusive)
 }
 
 // late returns the oldest order without a final answer, of those that wait for the end of
@@ -128,7 +140,7 @@ func late(s *kube.OrdersStatus, awaitsProcesses bool, now time.Time) (oldest *ku
 			}
 		}
 	}
-	if oldest == nil || now.Sub(oldest.Began) < unansweredLimit {
+	if oldest == nil || now.Sub(oldest.WaitsSince()) < unansweredLimit {
 		return nil, ""
 	}
 	if n > 1 {
@@ -139,15 +151,20 @@ func late(s *kube.OrdersStatus, awaitsProcesses bool, now time.Time) (oldest *ku
 
 // kubernetesWarnings returns warnings about the reports of evictions.
 func (b *Backend) kubernetesWarnings(now time.Time) (list []string) {
-	if b.o.Orders == nil {
-		return nil
-	}
-	s := b.o.Orders()
-	for _, warning := range []string{ordersWarning(&s, now), processesWarning(&s, now)} {
+	add := func(warning string) {
 		if warning != "" {
 			list = append(list, warning)
 		}
 	}
+	if b.o.NodeObject != nil {
+		add(nodeObjectWarning(b.o.NodeObject(), now))
+	}
+	if b.o.Orders == nil {
+		return list
+	}
+	s := b.o.Orders()
+	add(ordersWarning(&s, now))
+	add(processesWarning(&s, now))
 	if n := b.fences().Unlifted; n > 0 {
 		list = append(list, fmt.Sprintf("fences that could not be lifted: %d; no container of these pods can start", n))
 	}
@@ -196,6 +213,9 @@ func (b *Backend) KubernetesMetrics() metrics.Kubernetes {
 		Connected: facts.Connected, FactsAsOf: facts.AsOf, FactsRefused: facts.Refusals,
 		FencesSet: fences.Set, FencesUnlifted: fences.Unlifted, FencesFailed: fences.Failed, FencesChanged: fences.Changed,
 		FencesLifted: fences.Lifted, Revived: fences.Revived, Answers: map[string]uint64{},
+	}
+	if b.o.NodeObject != nil {
+		nodeObjectMetrics(&m, b.o.NodeObject(), now)
 	}
 	if b.o.Orders == nil {
 		return m

@@ -99,8 +99,8 @@ func TestOrdersStatus(t *testing.T) {
 	web := control.Order{
 		Pod: "default/web", UID: "u-web", Stage: "ended", Since: now.Add(-90 * time.Second), Answer: "delayed", Why: "connection refused",
 	}
-	if len(got.Oldest) != 4 || !cmp.Equal(got.Oldest[2], web) {
-		t.Errorf("oldest orders = %+v; want 4, the third %+v", got.Oldest, web)
+	if len(got.Oldest) != 4 || !cmp.Equal(got.Oldest[0], web) {
+		t.Errorf("oldest orders = %+v; want 4, the first %+v", got.Oldest, web)
 	}
 	got.Oldest = nil
 	want := &control.Orders{
@@ -148,6 +148,7 @@ func TestProcessesWarning(t *testing.T) {
 	for i := range s.Pending {
 		if p := &s.Pending[i]; !p.Final {
 			p.AwaitsProcesses, p.Order.Exclusive = true, "StatefulSet"
+			p.Killed, p.Began = p.Began, p.Began.Add(-10*time.Minute) // after its grace period
 		}
 	}
 	if got := ordersWarning(&s, now); got != "" {
@@ -168,8 +169,8 @@ func TestProcessesWarning(t *testing.T) {
 	if len(got) != 2 || got[0] != "default/web: the end of its processes is waited for, because it must not run twice, for 1m30s (stage ended, last answer delayed: connection refused)" {
 		t.Errorf("reportNotes() = %q; want one for each order without a final answer", got)
 	}
-	if o := ordersStatus(s, FenceStatus{}, now).Oldest; !o[0].Final || o[0].AwaitsProcesses || o[2].Final || !o[2].AwaitsProcesses {
-		t.Errorf("orders = %+v; want the first final, and the third waiting", o)
+	if o := ordersStatus(s, FenceStatus{}, now).Oldest; o[0].Final || !o[0].AwaitsProcesses || !o[2].Final || o[2].AwaitsProcesses {
+		t.Errorf("orders = %+v; want the first waiting, and the third final", o)
 	}
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -21,9 +22,9 @@ func (b *Backend) Shutdown() control.Shutdown {
 	case c.Phase != phaseIdle:
 		c.Groups = groupsUnderWay(state)
 	case lock.Inhibited:
-		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule().FitInto(lock.Limit))
+		c.Groups = groupsPlanned(v, b.o.Shutdown.Schedule(v).FitInto(lock.Limit))
 	default:
-		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule())
+		c.Groups = groupsPlanned(v, b.o.Shutdown.Schedule(v))
 	}
 	return c
 }
@@ -72,13 +73,11 @@ func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGr
 	for _, g := range state.Schedule {
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
 	}
-	for i := range state.Pods {
-		p := &state.Pods[i]
+	for _, p := range byWave(state.Pods) {
 		list[p.Group].Pods = append(list[p.Group].Pods, control.ShutdownPod{
-			Pod: p.Pod, Last: p.SecondWave, Status: string(p.Status), GraceSeconds: p.Grace.Seconds(), Refused: p.Refused,
+			Pod: p.Pod, Last: p.Wave > 0, Status: string(p.Status), GraceSeconds: p.Grace.Seconds(), Refused: p.Refused,
 		})
 	}
-	sortByWave(list)
 	return list
 }
 
@@ -89,13 +88,11 @@ func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[
 	for _, g := range schedule {
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
 	}
-	for i := range state.Pods {
-		p := &state.Pods[i]
+	for _, p := range byWave(state.Pods) {
 		list[p.Group].Pods = append(list[p.Group].Pods, control.ShutdownPod{
-			Pod: p.Pod, Last: p.SecondWave, Status: "planned", GraceSeconds: graces[p.UID].Seconds(),
+			Pod: p.Pod, Last: p.Wave > 0, Status: "planned", GraceSeconds: graces[p.UID].Seconds(),
 		})
 	}
-	sortByWave(list)
 	return list
 }
 
@@ -121,19 +118,9 @@ func plan(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]
 	}
 }
 
-// sortByWave moves the pods of the second wave behind the others of their group.
-func sortByWave(list []control.ShutdownGroup) {
-	for i := range list {
-		slices.SortStableFunc(list[i].Pods, func(a, b control.ShutdownPod) int {
-			switch {
-			case a.Last == b.Last:
-				return 0
-			case a.Last:
-				return 1
-			}
-			return -1
-		})
-	}
+// byWave returns the pods of a shutdown in the order in which those of a group stop.
+func byWave(pods []shutdown.PodState) []shutdown.PodState {
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b shutdown.PodState) int { return cmp.Compare(a.Wave, b.Wave) })
 }
 
 // BeginShutdown implements control.Source.

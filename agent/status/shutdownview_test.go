@@ -58,7 +58,7 @@ func TestShutdownView(t *testing.T) {
 	n.o.Shutdown.Restore(shutdown.State{
 		Phase: shutdown.Stopping, Began: time.Now(), Manual: true, Schedule: v.Config.ShutdownSchedule(), Current: 1,
 		Pods: []shutdown.PodState{
-			{UID: "d", Pod: "default/log", SecondWave: true, Status: shutdown.Asked}, {UID: "w", Pod: "default/web", Status: shutdown.Gone},
+			{UID: "d", Pod: "default/log", Wave: 1, Status: shutdown.Asked}, {UID: "w", Pod: "default/web", Status: shutdown.Gone},
 		},
 	})
 	s := n.Shutdown()

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // logged returns what a log writes for the lines that emit logs.
@@ -82,21 +84,12 @@ func TestFormats(t *testing.T) {
 // gate is a sink that blocks until it is opened.
 type gate struct {
 	open chan struct{}
-	mu   sync.Mutex
-	b    bytes.Buffer
+	kerneltest.Buffer
 }
 
 func (g *gate) Write(p []byte) (int, error) {
 	<-g.open
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.b.Write(p)
-}
-
-func (g *gate) String() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.b.String()
+	return g.Buffer.Write(p)
 }
 
 // TestBlockedReader checks that logging does not block while the reader does, that

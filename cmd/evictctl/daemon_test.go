@@ -151,6 +151,17 @@ func fullDaemon() *daemon {
 						{Pod: "default/web", UID: "4", Stage: "ended", Since: now.Add(-3 * time.Second), Answer: "delayed", Why: "connection refused"},
 					},
 				},
+				NodeObject: &control.NodeObject{
+					Decided: true, UnwrittenSeconds: number(2.0), Why: "connection refused",
+					Conditions: control.List[control.NodeCondition]{
+						{Type: "EvictdMemoryPressure", Taint: "evictd.io/memory-pressure", Status: "True", Since: now.Add(-2 * time.Second), Written: "False"},
+						{Type: "EvictdDiskPressure", Taint: "evictd.io/disk-pressure", Status: "False", Since: now.Add(-time.Hour), Written: "False"},
+					},
+				},
+				Kubelet: control.KubeletConfiguration{
+					Known: true, AgeSeconds: number(62.0), Left: control.List[string]{"imagefs.available"},
+					Differences: control.List[control.KubeletDifference]{{Field: "evictionHard.imagefs.available"}, {Field: "cgroupRoot"}},
+				},
 			},
 			Lanes:  control.List[control.Lane]{{Name: "bpf", State: "unavailable", Why: "no BTF"}, {Name: "memcg", State: "degraded", Missed: 1, Reopened: 3, Raised: 7, Why: "polling saw it"}, {Name: "poll", Up: true, State: "up", Raised: 12, PeriodSeconds: number(0.05)}},
 			Layout: "imagefs",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
@@ -47,6 +48,44 @@ func reportsLine(k *control.Kubernetes) string {
 	})
 	if k.CannotReport != "" {
 		text += "; evictd-kube can't report: " + k.CannotReport
+	}
+	return text
+}
+
+// nodeObjectLine describes the conditions and taints on the Node object.
+func nodeObjectLine(n *control.NodeObject, now time.Time) string {
+	switch {
+	case n == nil:
+		return "no conditions are maintained"
+	case !n.Decided:
+		return "not decided yet; conditions and taints stay as they are"
+	}
+	var isTrue, differ []string
+	maintained := false
+	for _, c := range n.Conditions {
+		maintained = maintained || c.Status != "Unknown"
+		if c.Status == "True" {
+			isTrue = append(isTrue, fmt.Sprintf("%s for %s", c.Type, between(c.Since, now)))
+		}
+		if c.Written != "" && c.Written != c.Status {
+			differ = append(differ, c.Type+" is "+c.Written)
+		}
+	}
+	text := "no conditions are maintained"
+	if maintained {
+		text = "no condition is true"
+	}
+	if len(isTrue) > 0 {
+		text = strings.Join(isTrue, ", ")
+	}
+	if n.UnwrittenSeconds != nil {
+		text += ", not written for " + seconds(*n.UnwrittenSeconds)
+		if len(differ) > 0 {
+			text += " (there " + strings.Join(differ, ", ") + ")"
+		}
+	}
+	if n.Why != "" {
+		text += ": " + n.Why
 	}
 	return text
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/evictd/evictd/agent/control"
 )
@@ -37,6 +38,33 @@ func TestReportsLine(t *testing.T) {
 	} {
 		if got := reportsLine(&tt.k); got != tt.want {
 			t.Errorf("reportsLine(%+v) = %q; want %q", tt.k, got, tt.want)
+		}
+	}
+}
+
+func TestNodeObjectLine(t *testing.T) {
+	now := time.Date(2026, 11, 23, 5, 1, 0, 0, time.UTC)
+	memory := control.NodeCondition{Type: "EvictdMemoryPressure", Status: "True", Since: now.Add(-90 * time.Second), Written: "True"}
+	disk := control.NodeCondition{Type: "EvictdDiskPressure", Status: "False", Written: "False"}
+	list := func(list ...control.NodeCondition) control.List[control.NodeCondition] { return list }
+	wrong := memory
+	wrong.Status, wrong.Written = "Unknown", "True"
+	for _, tt := range []struct {
+		want string
+		n    *control.NodeObject
+	}{
+		{"no conditions are maintained", nil},
+		{"not decided yet; conditions and taints stay as they are", &control.NodeObject{}},
+		{"no conditions are maintained", &control.NodeObject{Decided: true}},
+		{"no condition is true", &control.NodeObject{Decided: true, Conditions: list(disk)}},
+		{"EvictdMemoryPressure for 1m30s", &control.NodeObject{Decided: true, Conditions: list(memory, disk)}},
+		{"EvictdMemoryPressure for 1m30s, not written for 1m30s: no right to patch nodes",
+			&control.NodeObject{Decided: true, Conditions: list(memory), UnwrittenSeconds: new(90.0), Why: "no right to patch nodes"}},
+		{"no conditions are maintained, not written for 2s (there EvictdMemoryPressure is True): connection refused",
+			&control.NodeObject{Decided: true, Conditions: list(wrong), UnwrittenSeconds: new(2.0), Why: "connection refused"}},
+	} {
+		if got := nodeObjectLine(tt.n, now); got != tt.want {
+			t.Errorf("nodeObjectLine(%+v) = %q; want %q", tt.n, got, tt.want)
 		}
 	}
 }

@@ -22,6 +22,8 @@ type probedDaemon struct {
 	Mode    control.Mode               `json:"mode"`
 	Runtime control.Runtime            `json:"runtime"`
 	Lanes   control.List[control.Lane] `json:"lanes"`
+	// Kubelet is the kubelet's configuration; absent if no evictd-kube is configured.
+	Kubelet *control.KubeletConfiguration `json:"kubelet,omitempty"`
 }
 
 func newProbeCommand() *cobra.Command {
@@ -33,7 +35,9 @@ what is missing. Each feature is tried, and the test leaves nothing behind. The
 results are valid for the user and container in which you run the command: run it
 as the same user, and in the same place, as evictd.
 
-If evictd is running, the command shows its mode, runtime and lanes too.`,
+If evictd is running, the command shows its mode, runtime and lanes too, and how the
+configuration of the kubelet next to it differs from what fits evictd's (evictctl
+kubelet-config), with the consequence and the remedy.`,
 		Args: cobra.NoArgs,
 		Example: `  sudo evictctl probe
 
@@ -52,6 +56,9 @@ If evictd is running, the command shows its mode, runtime and lanes too.`,
 			answer.DaemonError = withRemedy(err).Error()
 		} else {
 			answer.Daemon = &probedDaemon{Mode: s.Mode, Runtime: s.Runtime, Lanes: s.Lanes}
+			if s.Kubernetes != nil {
+				answer.Daemon.Kubelet = &s.Kubernetes.Kubelet
+			}
 		}
 		if *format == outputJSON {
 			return printJSON(cmd.OutOrStdout(), answer)
@@ -66,6 +73,10 @@ func probePage(answer *probed, s *control.Status) *page {
 	if d := answer.Daemon; d != nil {
 		p.line("mode:        %s", mode(d.Mode))
 		p.line("runtime:     %s", runtimeLine(d.Runtime, s.At))
+		if d.Kubelet != nil {
+			p.line("kubelet:     %s", kubeletLine(d.Kubelet))
+			p.table(differenceHeads, differenceRows(d.Kubelet))
+		}
 		p.table(laneHeads, laneRows(d.Lanes))
 	} else {
 		p.line("mode, runtime and lanes are unknown: %s", answer.DaemonError)

@@ -69,6 +69,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newReloadCommand())
 	root.AddCommand(newSimulateCommand())
 	root.AddCommand(newShutdownCommand())
+	root.AddCommand(newKubeletConfigCommand())
 	root.AddCommand(newProbeCommand())
 	root.AddCommand(newStatusCommand())
 	root.AddCommand(newVersionCommand())

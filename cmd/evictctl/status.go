@@ -63,6 +63,8 @@ func statusPage(s *control.Status) *page {
 	if s.Kubernetes != nil {
 		p.line("kubernetes:  %s", kubernetesLine(s.Kubernetes))
 		p.line("reports:     %s", reportsLine(s.Kubernetes))
+		p.line("node object: %s", nodeObjectLine(s.Kubernetes.NodeObject, s.At))
+		p.line("kubelet:     %s", kubeletLine(&s.Kubernetes.Kubelet))
 	}
 	p.line("config:      %s", configLine(s.Config))
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
@@ -178,7 +180,11 @@ func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
 			rows = append(rows, append(cells, "-", unmet(&s)))
 		}
 		for _, t := range s.Thresholds {
-			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), thresholdState(&s, &t, now)))
+			state := thresholdState(&s, &t, now)
+			if t.Kubelet != "" {
+				state += "; left to the kubelet, with its " + t.Kubelet
+			}
+			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), state))
 			cells = []string{"", ""}
 		}
 	}
@@ -239,6 +245,8 @@ func thresholdState(s *control.SignalStatus, t *control.ThresholdStatus, now tim
 		return unmet(s)
 	case t.Waiting:
 		return "met for " + between(t.Since, now) + ", waiting: caused by file cache"
+	case t.Kubelet != "":
+		return "met for " + between(t.Since, now) + ", left to the kubelet"
 	case !t.Past:
 		return "met for " + between(t.Since, now) + ", within its grace period"
 	case t.Soft:

@@ -1,6 +1,7 @@
 // Command evictd-kube runs next to evictd on a Kubernetes node, without privileges. It
 // watches the node's pods in the API server and sends evictd facts about them: priority,
-// requests, limits, owner. It reports the evictions of evictd to the API server.
+// requests, limits, owner. It reports the evictions of evictd to the API server, and maintains
+// evictd's conditions and taints of the Node.
 package main
 
 import (
@@ -30,8 +31,8 @@ const (
 	exitUsage = 2
 )
 
-// stopTimeout bounds how long evictd-kube goes on after a signal while evictd has orders. evictd
-// waits for its last reports for five seconds.
+// stopTimeout bounds how long evictd-kube goes on after a signal while evictd has orders or
+// conditions. evictd waits for its last reports for five seconds.
 const stopTimeout = 6 * time.Second
 
 // trimDelay is when evictd-kube has connected, and has decoded the first list.
@@ -89,12 +90,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)
 	reporter := cluster.NewReporter(*node, feed, log)
-	feed.Orders = reporter
+	feed.Orders, feed.Node = reporter, reporter
+	configz := cluster.NewConfigz(*node, feed, log)
+	feed.KubeletReader = configz
 	var parts sync.WaitGroup
 	parts.Go(func() { feed.Run(ctx, *socket) })
 	parts.Go(func() { reporter.Run(ctx) })
+	parts.Go(func() { configz.Run(ctx) })
 	parts.Go(func() {
-		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Log: log})
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Log: log})
 	})
 	parts.Go(func() {
 		<-signaled.Done()
@@ -118,13 +122,15 @@ func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
 
 func usage(flags *flag.FlagSet) {
 	fmt.Fprint(flags.Output(), `evictd-kube sends evictd the priorities, requests, limits and owners of this node's pods,
-and reports evictd's evictions to the API server.
+reports evictd's evictions to the API server, and maintains evictd's conditions and
+taints of the Node.
 
   evictd-kube                                     in a pod, with NODE_NAME set
   evictd-kube --kubeconfig FILE --node-name NAME  as a unit
 
 Set kube.uid in evictd's configuration to the user ID of evictd-kube. SIGTERM ends
-evictd-kube, after up to 6 seconds if evictd waits for reports.
+evictd-kube: at once if evictd is in dry run, else when evictd has stopped, after 6 seconds
+at most.
 
 `)
 	flags.PrintDefaults()

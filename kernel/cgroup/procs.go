@@ -233,8 +233,8 @@ func (c *Cgroup) Populated() (bool, error) {
 }
 
 // EventsFD returns the descriptor of cgroup.events (v2), which reports EPOLLPRI when the result
-// of Populated has changed since it was read, at most once in 10 ms. It returns -1 on v1, for
-// the root, and after Close.
+// of Populated has changed since it was read, at most once in 10 ms. The descriptor is valid until
+// Close. EventsFD returns -1 on v1, for the root, and after Close.
 func (c *Cgroup) EventsFD() int {
 	n := -1
 	_ = c.events.Use(func(fd int) error { n = fd; return nil })

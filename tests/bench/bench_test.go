@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/tests/trace"
 )
 
 func TestUsage(t *testing.T) {
@@ -37,7 +39,7 @@ func TestSelectSteps(t *testing.T) {
 		vm   bool
 		want string
 	}{
-		{"", false, "decision idle cgroups bursts survival percentiles conditions bombs"},
+		{"", false, "decision idle cgroups bursts survival percentiles conditions cluster bombs"},
 		{"", true, "vm cold"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},
@@ -137,29 +139,29 @@ func TestEvaluate(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		seen  samplerResult
-		kills []kill
+		kills []trace.Kill
 		gone  bool
 		want  crossing
 		ok    bool
 	}{
 		{
-			"by the contender", seen, []kill{{at - 350, 9, false, 0}, {at, 11, false, 0}, {at + 5, 10, false, 0}}, true,
+			"by the contender", seen, []trace.Kill{{At: at - 350, PID: 9}, {At: at, PID: 11}, {At: at + 5, PID: 10}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
 		},
 		{
-			"before the crossing", seen, []kill{{at - 350, 10, false, 0}}, true,
+			"before the crossing", seen, []trace.Kill{{At: at - 350, PID: 10}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: -50, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
 		},
-		{"before any sample was below", neverBelow, []kill{{at, 10, false, 0}}, true, crossing{by: byEarly, uncertainty: -2 * time.Second}, true},
+		{"before any sample was below", neverBelow, []trace.Kill{{At: at, PID: 10}}, true, crossing{by: byEarly, uncertainty: -2 * time.Second}, true},
 		{
-			"with a bystander", seen, []kill{{at, 20, false, 0}, {at, 10, false, 0}}, true,
+			"with a bystander", seen, []trace.Kill{{At: at, PID: 20}, {At: at, PID: 10}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051860, bystandersKilled: 1}, true,
 		},
-		{"by the kernel", seen, []kill{{at, 10, true, 0}, {at + 9, 10, false, 0}}, true, crossing{by: byKernel, uncertainty: 200}, true},
-		{"by the sampler", reserveReached, []kill{{at, 10, false, 0}}, true, crossing{by: bySampler, uncertainty: 200}, true},
+		{"by the kernel", seen, []trace.Kill{{At: at, PID: 10, Kernel: true}, {At: at + 9, PID: 10}}, true, crossing{by: byKernel, uncertainty: 200}, true},
+		{"by the sampler", reserveReached, []trace.Kill{{At: at, PID: 10}}, true, crossing{by: bySampler, uncertainty: 200}, true},
 		{"not killed", seen, nil, false, crossing{by: byNone, uncertainty: 200}, true},
-		{"no SIGKILL to the victim", seen, []kill{{at, 12, false, 0}}, true, crossing{uncertainty: 200}, false},
-		{"no recovery", noRecovery, []kill{{at, 10, false, 0}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, uncertainty: 200}, false},
+		{"no SIGKILL to the victim", seen, []trace.Kill{{At: at, PID: 12}}, true, crossing{uncertainty: 200}, false},
+		{"no recovery", noRecovery, []trace.Kill{{At: at, PID: 10}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, uncertainty: 200}, false},
 	} {
 		got, err := evaluate(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{}, recordTimes{})); diff != "" || (err == nil) != tt.ok {

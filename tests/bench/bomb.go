@@ -27,6 +27,8 @@ import (
 	"github.com/evictd/evictd/tests/daemon"
 	"github.com/evictd/evictd/tests/hog/stamp"
 	"github.com/evictd/evictd/tests/node"
+
+	"github.com/evictd/evictd/tests/trace"
 )
 
 const (
@@ -245,7 +247,7 @@ func (s *testbed) bomb(ctx context.Context, d bombContender, b *bombs) (err erro
 	if err := sleep(ctx, s.startDelay/4+rand.N(d.period)); err != nil {
 		return err
 	}
-	if err := s.kills.clear(); err != nil {
+	if err := s.kills.Clear(); err != nil {
 		return err
 	}
 	limit := int64(before.Max) - threshold
@@ -258,18 +260,18 @@ func (s *testbed) bomb(ctx context.Context, d bombContender, b *bombs) (err erro
 	if err := errors.Join(err, seen.err); err != nil {
 		return err
 	}
-	kills, err := s.kills.kills()
+	kills, err := s.kills.Kills()
 	if err != nil {
 		return err
 	}
 	// The kill can't be found by PID, since a bomb uses all of them. A SIGKILL shortly before the sampled crossing counts
 	// with its negative time; an earlier one was not for the bomb.
-	first := slices.IndexFunc(kills, func(k kill) bool { return !k.kernel && k.at >= seen.crossed-earlyKillWindow })
+	first := slices.IndexFunc(kills, func(k trace.Kill) bool { return !k.Kernel && k.At >= seen.crossed-earlyKillWindow })
 	if notEnded || seen.crossed == 0 || first < 0 {
 		b.NotEnded++
 		return nil
 	}
-	b.Killed = append(b.Killed, microseconds(kills[first].at-seen.crossed))
+	b.Killed = append(b.Killed, microseconds(kills[first].At-seen.crossed))
 	b.Gone = append(b.Gone, microseconds(seen.gone-seen.crossed))
 	b.Left = append(b.Left, int64(before.Tasks)+bombRoom-seen.most)
 	if took := (seen.crossed - seen.began).Seconds(); took > 0 {

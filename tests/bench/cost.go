@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/tests/trace"
 )
 
 // runTime is a total of CPU time and the number of runs that it is from.
@@ -25,7 +27,7 @@ type runTime struct {
 // (kernel/bpf/helpers.c: bpf_timer_cb); their begin and end are in the trace of hrtimers.
 type bpfCost struct {
 	stats      io.Closer
-	timers     *traceInstance
+	timers     *trace.Instance
 	timerTotal runTime
 }
 
@@ -40,17 +42,17 @@ func startBPFCost() (_ *bpfCost, err error) {
 	if c.stats, err = ebpf.EnableStats(unix.BPF_STATS_RUN_TIME); err != nil {
 		return nil, fmt.Errorf("count the runs of BPF programs: %w", err)
 	}
-	if c.timers, err = openTracing("evictd-bench-timers"); err != nil {
+	if c.timers, err = trace.Open("evictd-bench-timers"); err != nil {
 		return nil, err
 	}
 	// The trace has all timers of the machine: some hundred events per second and CPU.
-	if err := c.timers.set("buffer_size_kb", "16384"); err != nil {
+	if err := c.timers.Set("buffer_size_kb", "16384"); err != nil {
 		return nil, err
 	}
-	if err := c.timers.record("timer/hrtimer_expire_entry", ""); err != nil {
+	if err := c.timers.Record("timer/hrtimer_expire_entry", ""); err != nil {
 		return nil, err
 	}
-	return c, c.timers.record("timer/hrtimer_expire_exit", "")
+	return c, c.timers.Record("timer/hrtimer_expire_exit", "")
 }
 
 // Close ends the measurement.
@@ -67,14 +69,14 @@ func (c *bpfCost) Close() error {
 
 // timer returns the total of the callbacks of BPF timers since the start.
 func (c *bpfCost) timer() (runTime, error) {
-	text, err := c.timers.read()
+	text, err := c.timers.Read()
 	if err != nil {
 		return runTime{}, err
 	}
-	if err := c.timers.clear(); err != nil {
+	if err := c.timers.Clear(); err != nil {
 		return runTime{}, err
 	}
-	events, err := parseEvents(text)
+	events, err := trace.ParseEvents(text)
 	if err != nil {
 		return runTime{}, err
 	}
@@ -90,18 +92,18 @@ func (c *bpfCost) timer() (runTime, error) {
 //	hrtimer_expire_exit: hrtimer=00000000d0ba2bf5
 //
 // The callback of a timer does not run twice at once, so its name is enough to find the end.
-func timerTime(events []event) (s runTime) {
+func timerTime(events []trace.Event) (s runTime) {
 	running := make(map[string]time.Duration)
 	for _, e := range events {
-		timer, rest, _ := strings.Cut(e.details, " ")
-		switch e.name {
+		timer, rest, _ := strings.Cut(e.Details, " ")
+		switch e.Name {
 		case "hrtimer_expire_entry":
 			if strings.Contains(rest, "function=bpf_timer_cb ") {
-				running[timer] = e.at
+				running[timer] = e.At
 			}
 		case "hrtimer_expire_exit":
 			if from, ok := running[timer]; ok {
-				s.time += e.at - from
+				s.time += e.At - from
 				s.runs++
 				delete(running, timer)
 			}

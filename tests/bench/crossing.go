@@ -10,6 +10,8 @@ import (
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/meminfo"
 	"github.com/evictd/evictd/tests/node"
+
+	"github.com/evictd/evictd/tests/trace"
 )
 
 const (
@@ -79,7 +81,7 @@ func (s *testbed) cross(ctx context.Context, c contender, v *victim, threshold i
 	if err != nil {
 		return crossing{}, err
 	}
-	if err := s.kills.clear(); err != nil {
+	if err := s.kills.Clear(); err != nil {
 		return crossing{}, err
 	}
 	w := &memorySampler{meter: c.meter(), threshold: threshold, floor: s.reserve, killVictim: v.kill}
@@ -91,7 +93,7 @@ func (s *testbed) cross(ctx context.Context, c contender, v *victim, threshold i
 	if err := errors.Join(err, seen.err); err != nil {
 		return crossing{}, err
 	}
-	kills, runs, err := s.kills.killsAndRuns()
+	kills, runs, err := s.kills.KillsAndRuns()
 	if err != nil {
 		return crossing{}, err
 	}
@@ -102,8 +104,8 @@ func (s *testbed) cross(ctx context.Context, c contender, v *victim, threshold i
 	s.oomKills += now - oom
 	r, err := evaluate(v, &seen, threshold, kills, gone, others)
 	for _, run := range runs {
-		if run.pid == r.killer {
-			r.runs = append(r.runs, run.at)
+		if run.PID == r.killer {
+			r.runs = append(r.runs, run.At)
 		}
 	}
 	return r, err
@@ -129,14 +131,14 @@ func (s *testbed) await(ctx context.Context, w *memorySampler, v *victim) (gone 
 }
 
 // evaluate computes the result of a crossing from the samples and the kernel's trace.
-func evaluate(v *victim, seen *samplerResult, threshold int64, kills []kill, gone bool, others []*victim) (crossing, error) {
+func evaluate(v *victim, seen *samplerResult, threshold int64, kills []trace.Kill, gone bool, others []*victim) (crossing, error) {
 	r := crossing{uncertainty: seen.below.at - seen.above.at}
-	var first *kill
+	var first *trace.Kill
 	for i := range kills {
-		if first == nil && slices.Contains(v.pids, kills[i].pid) {
+		if first == nil && slices.Contains(v.pids, kills[i].PID) {
 			first = &kills[i]
 		}
-		if slices.ContainsFunc(others, func(o *victim) bool { return slices.Contains(o.pids, kills[i].pid) }) {
+		if slices.ContainsFunc(others, func(o *victim) bool { return slices.Contains(o.pids, kills[i].PID) }) {
 			r.bystandersKilled++
 		}
 	}
@@ -149,7 +151,7 @@ func evaluate(v *victim, seen *samplerResult, threshold int64, kills []kill, gon
 	case seen.killedVictim:
 		r.by = bySampler
 		return r, nil
-	case first.kernel:
+	case first.Kernel:
 		r.by = byKernel
 		return r, nil
 	}
@@ -159,14 +161,14 @@ func evaluate(v *victim, seen *samplerResult, threshold int64, kills []kill, gon
 	}
 	r.by = byContender
 	r.crossed = seen.crossedAt(threshold)
-	r.killed, r.killer = first.at-r.crossed, first.by
+	r.killed, r.killer = first.At-r.crossed, first.By
 	if seen.recovered == 0 {
 		// The victim is dead, so another process has taken the memory.
 		return r, fmt.Errorf("%w: available memory was not above the threshold within %v of the kill", errDrift, recoveryTimeout)
 	}
 	r.back = seen.recovered - r.crossed
 	r.overshoot = threshold - seen.lowest
-	if took := (first.at - v.started).Seconds(); took > 0 {
+	if took := (first.At - v.started).Seconds(); took > 0 {
 		r.rate = int64(float64(v.drop-v.preallocated+r.overshoot) / took)
 	}
 	return r, nil

@@ -8,6 +8,8 @@
 //	survival     whether other pods survive such a burst
 //	percentiles  the same as bursts for many crossings by a small victim
 //	conditions   the same for evictd under conditions that make it slower
+//	cluster      evictions on a node of a cluster, by evictd and by the kubelet; needs the programs of
+//	             tests/cluster/fetch.sh
 //	bombs        time until a fork bomb is ended, and how many tasks could still be created then
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy; only in a virtual machine
 //	cold         evictions with and without proactive reclaim, on a node with swap; only in a virtual machine
@@ -31,6 +33,8 @@
 // most of the memory beforehand. A victim really allocates the memory, but the machine keeps a reserve: the pods have
 // limits, and the sampling thread kills the victim if the reserve is reached. The helper processes that allocate in
 // parallel, or huge pages, join the victim's cgroup from outside.
+//
+// The step cluster is measured in tests/cluster in the same way, except that it samples the memory of all pods.
 //
 // Results of a machine that does other work are of little use; the load average is stored with them. Only ratios are
 // comparable between machines.
@@ -80,6 +84,7 @@ type options struct {
 	perCondition int // crossings
 	bombs        int
 	survivals    int
+	evictions    int // per contender in step cluster
 	pods         int
 	idle         time.Duration
 	cgroups      []int
@@ -92,6 +97,7 @@ type options struct {
 // setQuick reduces all numbers to a test of whether the steps work.
 func (o *options) setQuick() {
 	o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals = 1, 10, 3, 1, 3
+	o.evictions = 3
 	o.pods, o.idle, o.cgroups = 10, 5*time.Second, []int{0, 500}
 }
 
@@ -111,6 +117,7 @@ var steps = []step{
 	{name: "survival", measure: onNode(survival)},
 	{name: "percentiles", measure: onNode(percentiles)},
 	{name: "conditions", measure: onNode(underConditions)},
+	{name: "cluster", measure: onCluster},
 	{name: "bombs", measure: onNode(forkBombs)},
 	{name: "vm", measure: onNode(vmContenders), vm: true},
 	{name: "cold", measure: onNode(proactiveReclaim), vm: true},
@@ -141,6 +148,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.perCondition, "hard", 40, "number of crossings under each condition")
 	flags.IntVar(&o.bombs, "bombs", 10, "number of fork bombs per contender")
 	flags.IntVar(&o.survivals, "survivals", 50, "number of bursts on a node with other pods")
+	flags.IntVar(&o.evictions, "evictions", 15, "number of evictions per contender on a node of a cluster")
 	flags.IntVar(&o.pods, "pods", 100, "number of pods while evictd is idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long the CPU time of an idle evictd is measured")
 	flags.BoolVar(&o.vm, "vm", false, "run the steps for a virtual machine, and print the results")
@@ -159,7 +167,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case o.name == "":
 		fmt.Fprintln(stderr, "bench: -name is empty; see -help")
 		return exitUsage
-	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals, o.pods) < 1 || o.idle <= 0:
+	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals, o.evictions, o.pods) < 1 || o.idle <= 0:
 		fmt.Fprintln(stderr, "bench: unexpected arguments, or a number below 1; see -help")
 		return exitUsage
 	case (*merge != "" || *render) && o.dir == "":

@@ -57,6 +57,9 @@ func (b *resultSet) document(causes string) string {
 		if len(bombs) > 0 {
 			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footnote())
 		}
+		if evictions := b.clusterEvictions(on.Name); len(evictions) > 0 {
+			section("Evictions on a node of a cluster ("+on.Name+")", clusterAbout, clusterTable(evictions).markdown(), evictions[0].footnote())
+		}
 		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
 			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())
 		}

@@ -23,6 +23,7 @@ type result struct {
 	Bombs     *bombs            `json:"bombs,omitempty"`
 	Timing    *timing           `json:"timing,omitempty"`
 	Reclaim   *reclaimCrossings `json:"cold,omitempty"`
+	Cluster   *podEvictions     `json:"cluster,omitempty"`
 }
 
 // origin is where and when something was measured.
@@ -136,6 +137,8 @@ func (r *result) key() string {
 		return "timing/" + r.Timing.On + "/" + r.Timing.What
 	case r.Reclaim != nil:
 		return "cold/" + r.Reclaim.On + "/" + r.Reclaim.Reclaim
+	case r.Cluster != nil:
+		return "cluster/" + r.Cluster.On + "/" + r.Cluster.Contender
 	}
 	return ""
 }
@@ -155,6 +158,8 @@ func (r *result) on() string {
 		return r.Timing.On
 	case r.Reclaim != nil:
 		return r.Reclaim.On
+	case r.Cluster != nil:
+		return r.Cluster.On
 	}
 	return ""
 }

@@ -87,15 +87,24 @@ func (c *crossings) otherEvents() string {
 	if c.BystanderPods > 0 {
 		parts = append(parts, fmt.Sprintf("all %d bystanders survived: %d of %d", c.BystanderPods, c.Survived, c.n()))
 	}
-	for _, count := range []struct {
-		what string
-		n    int
-	}{
+	counts := []count{
 		{"no kill", c.By[byNone]}, {"killed by the kernel", c.By[byKernel]}, {"stopped at the reserve", c.By[bySampler]},
 		{"kernel OOM kills", c.OOMKills}, {"bystanders killed", c.BystandersKilled}, {"killed before the start", c.Lost}, {"failed", c.Failed},
-	} {
-		if count.n > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %d", count.what, count.n))
+	}
+	return joinCounts(counts, parts...)
+}
+
+// count is how often something was seen.
+type count struct {
+	what string
+	n    int
+}
+
+// joinCounts lists parts and the counts that are not 0.
+func joinCounts(counts []count, parts ...string) string {
+	for _, c := range counts {
+		if c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", c.what, c.n))
 		}
 	}
 	if len(parts) == 0 {

@@ -19,6 +19,8 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 	"github.com/evictd/evictd/tests/daemon"
 	"github.com/evictd/evictd/tests/node"
+
+	"github.com/evictd/evictd/tests/trace"
 )
 
 // testbed is a node with a private runtime, on which contenders and victims run.
@@ -32,7 +34,7 @@ type testbed struct {
 	reserve    int64         // bytes of available memory that victims must leave
 	startDelay time.Duration // see crossingCase
 	stampDir   string        // a directory on a tmpfs, for the victims' time stamps
-	kills      *traceInstance
+	kills      *trace.Instance
 	version    string // of the evictd that ran last
 	podCount   atomic.Int64
 	cache      int64 // bytes of active file cache on the node; see fillCache
@@ -94,11 +96,11 @@ func onNode(measure func(context.Context, *testbed) error) func(context.Context,
 		if s.stampDir, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
 			return err
 		}
-		if s.kills, err = openTracing("evictd-bench-kills"); err != nil {
+		if s.kills, err = trace.Open("evictd-bench-kills"); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.kills.Close()) }()
-		if err := errors.Join(s.kills.recordKills(), s.kills.recordRuns()); err != nil {
+		if err := errors.Join(s.kills.RecordKills(), s.kills.RecordRuns()); err != nil {
 			return err
 		}
 		return measure(ctx, s)

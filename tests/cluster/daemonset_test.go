@@ -69,7 +69,7 @@ var baseUses = map[string][]string{
 		"BPF", "PERFMON", "IPC_LOCK", "SYS_NICE",
 		"config  read-only",
 		"kubelet /var/lib/kubelet read-only HostToContainer",
-		"containerd /var/lib/containerd read-only HostToContainer",
+		"runtime-root /var/lib/containerd read-only HostToContainer",
 		"logs /var/log/pods recursively read-only",
 		"runtime /run/containerd recursively read-only",
 		"cgroup /sys/fs/cgroup recursively read-only",

@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -205,6 +208,11 @@ func (c *kubeNode) killedAgent(w *workload) {
 	c.t.Helper()
 	c.whilePaused(w, func(v *victim) {
 		v.interrupted = true
+		// The order is saved soon after the kill. If evictd ends before that, its successor lifts the fence.
+		c.until("saved order", func() bool {
+			saved, err := os.ReadFile(filepath.Join(c.dir, "state", "state.json"))
+			return err == nil && strings.Contains(string(saved), string(v.pod.UID))
+		})
 		kill(c.t, c.cmd)
 		time.Sleep(3 * time.Second) // the kubelet tries to restart the pod
 		c.startAgent()

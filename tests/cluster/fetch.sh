@@ -1,13 +1,14 @@
 #!/bin/sh
-# Puts etcd and the programs of Kubernetes into a cache directory, for the tests of this directory.
+# Puts etcd, promtool and the programs of Kubernetes into a cache directory, for the tests of this directory.
 #
 #   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
 #
-# It installs nothing. It unpacks etcd from Debian's package etcd-server (apt verifies the signature), and builds
-# kube-apiserver, kube-controller-manager, kube-scheduler and the kubelet from the Go module k8s.io/kubernetes, and
-# kustomize in the version that kubectl contains (kubernetes/go.sum has the checksums of all modules), which takes five
-# minutes on two cores. The environment variable GO may name another go command. It keeps what is already there. Exit
-# status 0 means that CACHE/cluster/etcd and the programs CACHE/cluster/NAME-VERSION can run here.
+# It installs nothing. It unpacks etcd and promtool from Debian's packages etcd-server and prometheus (apt verifies the
+# signatures), and builds kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and the kubelet from the Go
+# module k8s.io/kubernetes, kustomize in the version that kubectl contains, and Helm (kubernetes/go.sum has the checksums
+# of all modules), which takes six minutes on two cores. The environment variable GO may name another go command. It
+# keeps what is already there. Exit status 0 means that CACHE/cluster/etcd, CACHE/cluster/promtool and the programs
+# CACHE/cluster/NAME-VERSION can run here.
 #
 # The kubelet is called node-agent-VERSION: an evictd that runs on the machine takes a process whose executable is
 # called kubelet for that of its own node.
@@ -21,40 +22,48 @@ work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-if [ ! -x "$cache/etcd" ]; then
+# apt with this system's configuration, but with files in our directory and without another user.
+apt() {
+	(cd "$work/debs" && apt-get -q -o APT::Sandbox::User=root -o "Dir::Cache=$work/apt" "$@")
+}
+# Puts usr/bin/PROGRAM of a Debian package into the cache.
+debian() {
+	package=$1 program=$2
+	[ ! -x "$cache/$program" ] || return 0
 	for tool in apt-get dpkg; do
 		command -v "$tool" >/dev/null || {
-			echo "fetch etcd: $tool is missing: put etcd into $cache" >&2
+			echo "fetch $program: $tool is missing: put $program into $cache" >&2
 			exit 1
 		}
 	done
 	mkdir -p "$work/lists/partial" "$work/apt/archives/partial" "$work/debs" "$work/root"
-	# apt with this system's configuration, but with files in our directory and without another user.
-	apt() {
-		(cd "$work/debs" && apt-get -q -o APT::Sandbox::User=root -o "Dir::Cache=$work/apt" "$@")
-	}
-	if ! apt download etcd-server >"$work/log" 2>&1; then
+	if ! apt download "$package" >"$work/log" 2>&1; then
 		if ! {
 			apt -o "Dir::State::lists=$work/lists" update &&
-				apt -o "Dir::State::lists=$work/lists" download etcd-server
+				apt -o "Dir::State::lists=$work/lists" download "$package"
 		} >>"$work/log" 2>&1; then
 			cat "$work/log" >&2
-			echo "fetch etcd: apt-get download does not work" >&2
+			echo "fetch $program: apt-get download does not work" >&2
 			exit 1
 		fi
 	fi
 	for deb in "$work"/debs/*.deb; do
 		dpkg -x "$deb" "$work/root"
+		rm "$deb"
 	done
-	mv "$work/root/usr/bin/etcd" "$cache/etcd"
-fi
+	mv "$work/root/usr/bin/$program" "$cache/$program"
+}
+debian etcd-server etcd
+debian prometheus promtool
 
 # The package of each program, its name as it is built, its name in the cache, and what makes it print its version.
 programs="k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver kube-apiserver --version
 k8s.io/kubernetes/cmd/kube-controller-manager kube-controller-manager kube-controller-manager --version
 k8s.io/kubernetes/cmd/kube-scheduler kube-scheduler kube-scheduler --version
+k8s.io/kubernetes/cmd/kubectl kubectl kubectl version --client
 k8s.io/kubernetes/cmd/kubelet kubelet node-agent --version
-sigs.k8s.io/kustomize/kustomize/v5 kustomize kustomize version"
+sigs.k8s.io/kustomize/kustomize/v5 kustomize kustomize version
+helm.sh/helm/v3/cmd/helm helm helm version"
 
 # One build, in which they share the packages, for all that are missing.
 packages=$(echo "$programs" | while read -r package _ name _; do
@@ -70,7 +79,10 @@ if [ -n "$packages" ]; then
 fi
 echo "$programs" | while read -r _ built name print; do
 	[ ! -e "$work/bin/$built" ] || mv "$work/bin/$built" "$cache/$name-$version"
-	"$cache/$name-$version" "$print" >/dev/null
+	# The arguments are split into words.
+	# shellcheck disable=SC2086
+	"$cache/$name-$version" $print >/dev/null
 done
 "$cache/etcd" --version >/dev/null
-echo "etcd and Kubernetes $version are in $cache"
+"$cache/promtool" --version >/dev/null
+echo "etcd, promtool and Kubernetes $version are in $cache"

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,13 +36,29 @@ type kubeNode struct {
 	n        *node.Node
 	programs string
 	kubelet  *exec.Cmd
+	options  kubeNodeOptions
 	events   *watch // of the pods
 	lost     int    // final statuses without a reason
+	// transition is how long the node has evictd's taint after the pressure. Pods are scheduled to
+	// it only without the taint.
+	transition time.Duration
+	settings   string // further lines of evictd's configuration
 }
 
 // startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node
 // is ready. It does not start evictd.
 func startKubeNode(t *testing.T) *kubeNode {
+	t.Helper()
+	return startKubeNodeWith(t, kubeNodeOptions{})
+}
+
+// kubeNodeOptions are differences from the usual cluster.
+type kubeNodeOptions struct {
+	eviction string // lines of the kubelet's configuration; by default it does not evict
+	audit    bool   // the API server logs writes of the pods' status
+}
+
+func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 	t.Helper()
 	programs := isolate(t)
 	t.Setenv(node.ProgramsEnv, programs)
@@ -59,9 +76,9 @@ func startKubeNode(t *testing.T) *kubeNode {
 		}
 	})
 	began := time.Now()
-	r := newRig(t)
+	r := newRigWith(t, o.audit)
 	t.Logf("API server ready after %v", since(began))
-	c := &kubeNode{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs}
+	c := &kubeNode{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs, options: o, transition: time.Second}
 	c.startControllers()
 	c.configureKubelet()
 	c.startKubelet()
@@ -77,14 +94,6 @@ func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisec
 func (c *kubeNode) until(what string, ok func() bool) {
 	c.t.Helper()
 	c.rig.until(what, ok)
-}
-
-// adminConfig writes a kubeconfig with the token of a user.
-func (c *kubeNode) adminConfig(name, token string) string {
-	c.t.Helper()
-	return c.write(name+".kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-		"clusters":[{"name":"k","cluster":{"server":"https://%s","certificate-authority":%q}}],
-		"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, c.address, c.ca(), token))
 }
 
 // startControllers starts the controllers of the workloads and of nodes, and the scheduler.
@@ -104,7 +113,7 @@ func (c *kubeNode) startControllers() {
 		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "scheduler"))
 }
 
-// configureKubelet writes the kubelet's configuration. The kubelet never evicts, collects no
+// configureKubelet writes the kubelet's configuration. By default the kubelet never evicts. It collects no
 // images and touches no cgroup outside of the node's. It sets the memory limit of all pods,
 // to what is not reserved. A network configuration of any plugin makes the node ready.
 func (c *kubeNode) configureKubelet() {
@@ -128,7 +137,7 @@ authorization: {mode: Webhook}
 cgroupDriver: %s
 cgroupRoot: %s
 containerRuntimeEndpoint: %s
-evictionHard: {memory.available: 1Mi}
+%s
 failCgroupV1: false
 failSwapOn: false
 healthzPort: 0
@@ -138,15 +147,16 @@ oomScoreAdj: 0
 resolvConf: ""
 systemReserved: {memory: "%d"}
 volumePluginDir: /var/lib/kubelet/plugins
-`, c.n.Driver(), c.n.CgroupRoot(), c.n.Endpoint(), reserved))
+`, c.n.Driver(), c.n.CgroupRoot(), c.n.Endpoint(), cmp.Or(c.options.eviction, "evictionHard: {memory.available: 1Mi}"), reserved))
 }
 
-// startKubelet starts the kubelet. It runs in the cgroup of the runtime.
-func (c *kubeNode) startKubelet() {
+// startKubelet starts the kubelet, with further arguments. It runs in the cgroup of the runtime.
+func (c *kubeNode) startKubelet(more ...string) {
 	c.t.Helper()
-	c.kubelet = c.run("kubelet", c.n.SystemCommand(context.Background(), filepath.Join(c.cache, kubelet),
+	c.kubelet = c.run("kubelet", c.n.SystemCommand(context.Background(), filepath.Join(c.cache, kubelet), append([]string{
 		"--config", filepath.Join(c.dir, "kubelet.yaml"), "--kubeconfig", c.adminConfig("node", nodeToken), "--root-dir", "/var/lib/kubelet",
-		"--cert-dir", "/var/lib/kubelet/pki", "--hostname-override", "n1", "--node-ip", nodeAddress))
+		"--cert-dir", "/var/lib/kubelet/pki", "--hostname-override", "n1", "--node-ip", nodeAddress,
+	}, more...)...))
 }
 
 // nodeReady reports whether pods can be scheduled to the node.
@@ -200,8 +210,9 @@ kind: AgentConfiguration
 runtimeEndpoint: %s
 cgroupRoot: %s
 evictionHard: {allocatableMemory.available: %d}
+evictionPressureTransitionPeriod: %s
 kube: {uid: %d}
-`, c.n.Endpoint(), c.n.CgroupRoot(), podsThreshold, kubeUID))
+%s`, c.n.Endpoint(), c.n.CgroupRoot(), podsThreshold, c.transition, kubeUID, c.settings))
 	c.cmd = c.rig.start("evictd", filepath.Join(c.programs, "evictd"), nil, "--config", config, "--state-dir", filepath.Join(c.dir, "state"),
 		"--control-socket", c.control(), "--kube-socket", c.kubeSocket(), "--fence-file", filepath.Join(filepath.Dir(c.kubeSocket()), "fences"), "--web.listen-address", "", "--log.level", "debug")
 	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })

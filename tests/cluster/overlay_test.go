@@ -21,7 +21,20 @@ type named struct {
 // kubectl applies them.
 func renderOverlay(t *testing.T, overlay string) []string {
 	t.Helper()
-	// go test notices only changes of files that the test itself has opened.
+	readManifests(t)
+	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kustomize build %s: %v", overlay, err)
+	}
+	return documents(out)
+}
+
+// readManifests reads all files of deploy/kubernetes: go test notices only changes of files that
+// the test itself has opened.
+func readManifests(t *testing.T) {
+	t.Helper()
 	err := filepath.WalkDir("../../deploy/kubernetes", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -32,18 +45,19 @@ func renderOverlay(t *testing.T, overlay string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("kustomize build %s: %v", overlay, err)
-	}
-	return documents(out)
 }
 
 // applyObject applies an object as kubectl apply --server-side does, and fails with a warning
 // of the API server.
 func (r *rig) applyObject(doc string) {
+	r.t.Helper()
+	r.patchObject(doc, "dryRun=All")
+	r.patchObject(doc, "")
+}
+
+// patchObject sends an object to the API server, which does not accept unknown fields. It fails
+// with a warning of the API server.
+func (r *rig) patchObject(doc, parameter string) {
 	r.t.Helper()
 	collection, err := resource(doc)
 	if err != nil {
@@ -53,12 +67,10 @@ func (r *rig) applyObject(doc string) {
 	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
 		r.t.Fatal(err)
 	}
-	path := collection + "/" + o.Metadata.Name + "?fieldManager=kubectl&fieldValidation=Strict"
-	for _, mode := range []string{"&dryRun=All", ""} {
-		code, header, answer := r.do(adminToken, http.MethodPatch, path+mode, "application/apply-patch+yaml", doc)
-		if code >= 300 || header.Get("Warning") != "" {
-			r.t.Fatalf("apply %s %s = %d: %s %s", o.Kind, o.Metadata.Name, code, header.Get("Warning"), answer)
-		}
+	path := collection + "/" + o.Metadata.Name + "?fieldManager=kubectl&fieldValidation=Strict&" + parameter
+	code, header, answer := r.do(adminToken, http.MethodPatch, path, "application/apply-patch+yaml", doc)
+	if code >= 300 || header.Get("Warning") != "" {
+		r.t.Fatalf("apply %s %s = %d: %s %s", o.Kind, o.Metadata.Name, code, header.Get("Warning"), answer)
 	}
 }
 

@@ -12,8 +12,15 @@ import (
 	"time"
 )
 
-// policyPath is the policy of the overlay enforce.
-const policyPath = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/evictd-kube"
+// The policies of the overlay enforce, for pods and for nodes.
+const (
+	podPolicy  = "evictd-kube"
+	nodePolicy = "evictd-kube-node"
+)
+
+func policyPath(name string) string {
+	return "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/" + name
+}
 
 // policyPod returns a pod on a node; on none if it is empty. More metadata can be added.
 func policyPod(name, node, metadata string) string {
@@ -52,7 +59,7 @@ type policyCase struct {
 }
 
 const (
-	clauseOnNode     = "not of a pod on the node"
+	clauseOnNode     = "not bound to the node"
 	clauseCritical   = "critical"
 	clauseStatic     = "static"
 	clauseDeletion   = "may be deleted only"
@@ -236,7 +243,7 @@ func TestPolicy(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	r.withoutClauses(func(removed string) {
+	r.withoutClauses(podPolicy, func(removed string) {
 		denied := slices.DeleteFunc(slices.Clone(cases), func(c policyCase) bool { return c.clause == "" || !strings.Contains(removed, c.clause) })
 		if len(denied) == 0 {
 			t.Errorf("no write is denied by the clause: %s", removed)
@@ -272,12 +279,12 @@ func (r *rig) try(token string, c *policyCase) (int, string) {
 	return code, decode[struct{ Message string }](r.t, answer).Message
 }
 
-// withoutClauses calls do with the message of each clause of the policy, after it has
+// withoutClauses calls do with the message of each clause of a policy, after it has
 // removed that clause.
-func (r *rig) withoutClauses(do func(message string)) {
+func (r *rig) withoutClauses(name string, do func(message string)) {
 	r.t.Helper()
 	read := func() (policy map[string]any, clauses []any) {
-		policy = decode[map[string]any](r.t, r.must("GET", policyPath, ""))
+		policy = decode[map[string]any](r.t, r.must("GET", policyPath(name), ""))
 		return policy, policy["spec"].(map[string]any)["validations"].([]any)
 	}
 	_, all := read()
@@ -288,12 +295,12 @@ func (r *rig) withoutClauses(do func(message string)) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.must("PUT", policyPath, string(body))
+		r.must("PUT", policyPath(name), string(body))
 		do(all[i].(map[string]any)["message"].(string))
 	}
 }
 
-// TestPolicyTypes: the expressions of the policy have the types of the API server's objects.
+// TestPolicyTypes: the expressions of the policies have the types of the API server's objects.
 func TestPolicyTypes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -310,17 +317,19 @@ func TestPolicyTypes(t *testing.T) {
 			TypeChecking       struct{ ExpressionWarnings []map[string]string }
 		}
 	}
-	var p policy
-	r.until("the type check", func() bool {
-		p = decode[policy](t, r.must("GET", policyPath, ""))
-		return p.Status.ObservedGeneration == p.Metadata.Generation
-	})
-	for _, w := range p.Status.TypeChecking.ExpressionWarnings {
-		t.Errorf("%s: %s", w["fieldRef"], w["warning"])
+	for _, name := range []string{podPolicy, nodePolicy} {
+		var p policy
+		r.until("the type check of "+name, func() bool {
+			p = decode[policy](t, r.must("GET", policyPath(name), ""))
+			return p.Status.ObservedGeneration == p.Metadata.Generation
+		})
+		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", name, w["fieldRef"], w["warning"])
+		}
 	}
 }
 
-// TestFlowSchema: requests for pods have the priority level of the kubelets.
+// TestFlowSchema: requests for pods and nodes have the priority level of the kubelets.
 func TestFlowSchema(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -332,7 +341,7 @@ func TestFlowSchema(t *testing.T) {
 	}
 	schema, level := uid("flowschemas/evictd-kube"), uid("prioritylevelconfigurations/system")
 	token := r.tokenOfPod("")
-	for _, path := range []string{"/api/v1/pods?limit=1", "/api/v1/namespaces/default/pods/none", "/api/v1/nodes/none"} {
+	for _, path := range []string{"/api/v1/pods?limit=1", "/api/v1/namespaces/default/pods/none", "/api/v1/nodes/none", "/api/v1/nodes/none/status"} {
 		r.until("the priority level of "+path, func() bool {
 			_, header, _ := r.do(token, http.MethodGet, path, "", "")
 			return header.Get("X-Kubernetes-Pf-Flowschema-Uid") == schema && header.Get("X-Kubernetes-Pf-Prioritylevel-Uid") == level

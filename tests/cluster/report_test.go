@@ -24,16 +24,23 @@ type reporting struct {
 	*kubecluster.Reporter
 	stop func()
 
-	mu      sync.Mutex
-	answers []kube.Report
-	cannot  []string
-	log     strings.Builder
+	mu          sync.Mutex
+	answers     []kube.Report
+	nodeReports []kube.NodeReport
+	cannot      []string
+	log         strings.Builder
 }
 
 func (r *reporting) Report(a *kube.Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answers = append(r.answers, *a)
+}
+
+func (r *reporting) ReportNode(a *kube.NodeReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nodeReports = append(r.nodeReports, *a)
 }
 
 func (r *reporting) CannotReport(why string) {

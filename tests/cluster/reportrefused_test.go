@@ -170,6 +170,11 @@ func TestReportRights(t *testing.T) {
 
 	o := r.killed("web", "Always", kube.StageEnded)
 	grant(strings.ReplaceAll(all, `["pods/status"]`, `["pods/ephemeralcontainers"]`))
+	r.until("the API server knows that the right is gone", func() bool {
+		review := r.must("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview",
+			"spec":{"user":"system:serviceaccount:evictd:evictd-kube","resourceAttributes":{"namespace":"default","verb":"patch","resource":"pods","subresource":"status"}}}`)
+		return strings.Contains(string(review), `"allowed":false`)
+	})
 	began := time.Now()
 	n.Order(o)
 	n.want(o.ID, kube.AnswerDelayed)

@@ -12,12 +12,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -39,18 +42,27 @@ const (
 	controllerManager = "kube-controller-manager-" + apiVersion
 	scheduler         = "kube-scheduler-" + apiVersion
 	kubelet           = "node-agent-" + apiVersion
+	kubectl           = "kubectl-" + apiVersion
 	kustomize         = "kustomize-" + apiVersion // the one that kubectl of this version contains
+	helm              = "helm-" + apiVersion      // built with the libraries of this version
 )
+
+// programsEnv is the environment variable with the directory of the programs of Kubernetes, instead of
+// that in which fetch.sh puts them.
+const programsEnv = "EVICTD_TEST_CLUSTER"
 
 // findPrograms returns the directory of programs that fetch.sh has put there. It skips the
 // test if one is missing, or without root.
 func findPrograms(t *testing.T, names ...string) string {
 	t.Helper()
-	cache, err := node.CacheDir()
-	if err != nil {
-		t.Fatal(err)
+	cache := os.Getenv(programsEnv)
+	if cache == "" {
+		dir, err := node.CacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(dir, "cluster")
 	}
-	cache = filepath.Join(cache, "cluster")
 	for _, name := range names {
 		if _, err := os.Stat(filepath.Join(cache, name)); err != nil {
 			t.Skipf("needs %s: sh tests/cluster/fetch.sh", name)
@@ -71,10 +83,17 @@ type rig struct {
 	address     string // host:port of the API server
 	api         *exec.Cmd
 	key         *rsa.PrivateKey // signs tokens of service accounts
+	audit       []string        // arguments of the API server
 	client      *http.Client
 }
 
 func newRig(t *testing.T) *rig {
+	t.Helper()
+	return newRigWith(t, false)
+}
+
+// newRigWith is newRig; with audit, the API server logs the writes of the pods' status.
+func newRigWith(t *testing.T, audit bool) *rig {
 	t.Helper()
 	cache := findPrograms(t, "etcd", apiServer)
 	r := &rig{t: t, dir: sharedDir(t), cache: cache, etcdAddress: freeAddress(t), address: freeAddress(t)}
@@ -88,29 +107,44 @@ func newRig(t *testing.T) *rig {
 	r.start("etcd", filepath.Join(cache, "etcd"), nil, "--data-dir", filepath.Join(r.dir, "etcd"), "--listen-client-urls", "http://"+r.etcdAddress,
 		"--advertise-client-urls", "http://"+r.etcdAddress, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
 		"--initial-cluster", "default=http://"+peer)
+	if audit {
+		r.audit = []string{"--audit-log-path", r.auditLog(), "--audit-policy-file", r.write("audit.yaml", auditPolicy)}
+	}
 	r.startAPI()
 	return r
 }
+
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    verbs: [patch]
+    resources: [{group: "", resources: [pods/status]}]
+  - level: None
+`
+
+func (r *rig) auditLog() string { return filepath.Join(r.dir, "audit.log") }
 
 // startAPI starts the API server and waits until it is ready.
 func (r *rig) startAPI() {
 	r.t.Helper()
 	host, port, _ := net.SplitHostPort(r.address)
-	r.api = r.start("kube-apiserver", filepath.Join(r.cache, apiServer), nil,
+	r.api = r.start("kube-apiserver", filepath.Join(r.cache, apiServer), nil, append(r.audit,
 		"--etcd-servers", "http://"+r.etcdAddress, "--bind-address", host, "--secure-port", port, "--cert-dir", filepath.Join(r.dir, "certs"),
 		"--token-auth-file", filepath.Join(r.dir, "tokens.csv"), "--authorization-mode", "Node,RBAC",
 		"--enable-admission-plugins", "NodeRestriction", "--disable-admission-plugins", "ServiceAccount",
 		"--service-account-issuer", issuer, "--service-account-key-file", filepath.Join(r.dir, "sa.key"),
 		"--service-account-signing-key-file", filepath.Join(r.dir, "sa.key"), "--service-cluster-ip-range", "10.0.0.0/24",
 		// In a network namespace there is no default route, by which it would find an address.
-		"--endpoint-reconciler-type", "none", "--advertise-address", nodeAddress)
+		"--endpoint-reconciler-type", "none", "--advertise-address", nodeAddress)...)
 	r.until("API server ready", func() bool {
 		pool := x509.NewCertPool()
 		ca, err := os.ReadFile(r.ca())
 		if err != nil || !pool.AppendCertsFromPEM(ca) {
 			return false
 		}
-		r.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+		r.client = &http.Client{Timeout: node.ScaleTimeout(10 * time.Second), Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 		_, err = r.request(http.MethodGet, "/readyz", "", "")
 		return err == nil
 	})
@@ -166,6 +200,14 @@ func (r *rig) write(name, content string) string {
 	return path
 }
 
+// adminConfig writes a kubeconfig with the token of a user.
+func (r *rig) adminConfig(name, token string) string {
+	r.t.Helper()
+	return r.write(name+".kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"clusters":[{"name":"k","cluster":{"server":"https://%s","certificate-authority":%q}}],
+		"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, r.address, r.ca(), token))
+}
+
 // request makes a request as the administrator. The body's type is JSON or YAML.
 func (r *rig) request(method, path, contentType, body string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.Background(), method, "https://"+r.address+path, strings.NewReader(body))
@@ -202,9 +244,10 @@ func (r *rig) must(method, path, body string) []byte {
 
 func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+	timeout := node.ScaleTimeout(90 * time.Second)
+	for deadline := time.Now().Add(timeout); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("%s: not after 90s", what)
+			r.t.Fatalf("%s: not after %v", what, timeout)
 		}
 	}
 }
@@ -223,15 +266,50 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// freeAddress returns an address on loopback that nothing listens on.
+// Free addresses have ports below those that the kernel chooses for connections
+// (net.ipv4.ip_local_port_range): a connection of another test would take them before the
+// program listens, or while it is restarted.
+const firstFreePort, freePorts = 20000, 10000
+
+var usedPorts sync.Map
+
+// freeAddress returns an address on loopback that nothing listens on, and that no other call
+// returns.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range freePorts {
+		address := fmt.Sprint("127.0.0.1:", firstFreePort+mathrand.IntN(freePorts))
+		if _, used := usedPorts.LoadOrStore(address, true); used {
+			continue
+		}
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
+	}
+	t.Fatal("no free port")
+	return ""
+}
+
+// TestFreeAddress: connections do not take a free address.
+func TestFreeAddress(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	var first, last int
+	if _, err := fmt.Sscan(string(text), &first, &last); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for range 100 {
+		address := freeAddress(t)
+		_, text, _ := net.SplitHostPort(address)
+		if port, err := strconv.Atoi(text); err != nil || port >= first && port <= last || seen[address] {
+			t.Errorf("free address %s, again: %t; ports of connections are %d to %d", address, seen[address], first, last)
+		}
+		seen[address] = true
+	}
 }
 
 // build builds the commands as they are released.
@@ -240,8 +318,29 @@ func (r *rig) build() {
 	buildInto(r.t, r.dir, "./cmd/evictd", "./cmd/evictd-kube")
 }
 
+// buildInto builds commands into a directory, or copies them if they are built already.
 func buildInto(t *testing.T, dir string, packages ...string) {
 	t.Helper()
+	var names []string
+	for _, pkg := range packages {
+		names = append(names, filepath.Base(pkg))
+	}
+	built, err := node.Prebuilt(names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range built {
+		content, err := os.ReadFile(program)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(program)), content, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if built != nil {
+		return
+	}
 	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}, packages...)...)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

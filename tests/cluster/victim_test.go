@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/tests/node"
 )
 
 // disruptionReason is the reason of the condition DisruptionTarget of an evicted pod.
@@ -34,7 +36,7 @@ type victim struct {
 	mu      sync.Mutex
 	empty   time.Time // none of the first processes was seen any more
 	revived []string  // later processes
-	fenced  time.Time // pids.max was first seen to be 0
+	fenced  time.Time // the limit was first seen to be 0: cgroup.max.descendants, on v1 pids.max
 	lifted  bool      // and later not to be 0 any more
 	gone    time.Time // of the pod's cgroup
 }
@@ -64,10 +66,13 @@ func (c *kubeNode) observe(w *workload, p *corev1.Pod) *victim {
 	return v
 }
 
-// look reads the victim's processes and its limit of processes once. It returns false when
+// look reads the victim's processes and the limit of its fence once. It returns false when
 // the cgroup is gone.
 func (v *victim) look(dir string) bool {
-	limit, err := os.ReadFile(filepath.Join(dir, "pids.max"))
+	limit, err := os.ReadFile(filepath.Join(dir, "cgroup.max.descendants"))
+	if errors.Is(err, os.ErrNotExist) { // v1, or the cgroup is gone
+		limit, err = os.ReadFile(filepath.Join(dir, "pids.max"))
+	}
 	left, later := v.alive()
 	now := time.Now()
 	v.mu.Lock()
@@ -323,7 +328,7 @@ func (w *workload) exclusive() bool { return w.kind == "StatefulSet" || w.kind =
 // eventProblems judges the event about the pod.
 func (v *victim) eventProblems(r *evict.Record) (problems []problem) {
 	var found *eventsv1.Event
-	for deadline := time.Now().Add(5 * time.Second); found == nil && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(node.ScaleTimeout(30 * time.Second)); found == nil && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		content, err := v.c.request(http.MethodGet, "/apis/events.k8s.io/v1/namespaces/"+v.pod.Namespace+"/events", "", "")
 		if err != nil {
 			continue

@@ -69,6 +69,7 @@ func Start(o Options) (*Daemon, error) {
 		"--config", d.path(configName),
 		"--state-dir", d.path("state"),
 		"--control-socket", d.path(socketName),
+		"--fence-file", d.path("fences"),
 		"--web.listen-address", "",
 	}, o.Args...)...)
 	cmd.Stdout, cmd.Stderr = log, log

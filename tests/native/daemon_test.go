@@ -1,7 +1,6 @@
 package native_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/tests/node"
 )
 
@@ -41,23 +40,7 @@ type daemon struct {
 	code int
 }
 
-// logBuffer has the output of evictd. It is safe for concurrent use.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *logBuffer) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(b)
-}
-
-func (j *logBuffer) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
+type logBuffer = kerneltest.Buffer
 
 // newDaemon returns an evictd that is not started yet. settings are fields of an AgentConfiguration.
 func newDaemon(t *testing.T, n *node.Node, settings string) *daemon {
@@ -111,7 +94,7 @@ func (d *daemon) command(socket string) *exec.Cmd {
 		d.t.Fatal(err)
 	}
 	cmd := exec.Command(e.evictd, append([]string{"--config", d.file(), "--state-dir", d.stateDir(), "--control-socket", socket,
-		"--web.listen-address", "", "--log.level", "debug"}, d.args...)...)
+		"--fence-file", filepath.Join(d.dir, "fences"), "--web.listen-address", "", "--log.level", "debug"}, d.args...)...)
 	// SIGKILL evictd if the test process is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	return cmd

@@ -79,7 +79,10 @@ func newReportedKill(t *testing.T, n *node.Node) *reportedKill {
 }
 
 // Allowed implements act.Fencer.
-func (k *reportedKill) Allowed(string) error { return nil }
+func (k *reportedKill) Allowed(*act.Job) error { return nil }
+
+// Answered implements act.Fencer.
+func (k *reportedKill) Answered(string) (answered, waiting bool) { return false, false }
 
 // Fence implements act.Fencer.
 func (k *reportedKill) Fence(job *act.Job) error {

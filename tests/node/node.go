@@ -265,6 +265,19 @@ func (n *Node) AddImage(ctx context.Context, name string, bytes int64) error {
 	return n.importArchive(ctx, archive, name)
 }
 
+// ImportImage imports the image in a file, as ctr image import does. It fails if the file has no image of that name.
+func (n *Node) ImportImage(ctx context.Context, file, name string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("import image: %w", err)
+	}
+	defer f.Close()
+	return n.importArchive(ctx, func(w io.Writer) error {
+		_, err := io.Copy(w, f)
+		return err
+	}, name)
+}
+
 // Images lists the names of the node's images.
 func (n *Node) Images(ctx context.Context) ([]string, error) {
 	answer, err := n.images.ListImages(ctx, &cri.ListImagesRequest{})

@@ -160,7 +160,8 @@ func (n *Node) createContainer(ctx context.Context, spec PodSpec, c ContainerSpe
 		SandboxConfig: config,
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: c.Name},
-			Image:    &cri.ImageSpec{Image: HogImage},
+			Image:    &cri.ImageSpec{Image: c.Image},
+			Command:  c.Command,
 			Args:     c.Args,
 			Labels: map[string]string{
 				"io.kubernetes.container.name": c.Name,

@@ -44,6 +44,9 @@ type PodSpec struct {
 type ContainerSpec struct {
 	// Name is "main" if empty.
 	Name string
+	// Image is HogImage if empty. Another image must have been imported, and needs Command.
+	Image   string
+	Command []string
 	// Args are the arguments of the hog: {"hold", "-bytes", "1048576"}. The default is {"pause"}.
 	Args []string
 	// MemoryRequest and MemoryLimit in bytes; 0 is none. As in Kubernetes, the request defaults to the limit.
@@ -88,7 +91,10 @@ func (s *PodSpec) setDefaults() error {
 		if c.Name == "" {
 			c.Name = "main"
 		}
-		if len(c.Args) == 0 {
+		if c.Image == "" {
+			c.Image = HogImage
+		}
+		if len(c.Args) == 0 && c.Image == HogImage {
 			c.Args = []string{"pause"}
 		}
 		if c.MemoryRequest == 0 {

@@ -48,7 +48,7 @@ func install(t *testing.T) *machine {
 	}
 	programs := os.Getenv("EVICTD_TEST_PROGRAMS")
 	if programs == "" {
-		t.Fatal("EVICTD_TEST_PROGRAMS is not set: no evictd, evictctl and hog")
+		t.Fatal("EVICTD_TEST_PROGRAMS is not set: no evictd, evictctl, evictd-kube and hog")
 	}
 	m := &machine{t: t, hog: filepath.Join(programs, "hog")}
 	m.copyFile(filepath.Join(programs, "evictd"), filepath.Join(programDir, "evictd"), 0o755)
@@ -121,7 +121,7 @@ func (m *machine) must(argv ...string) string {
 // show returns a property of the service.
 func (m *machine) show(property string) string {
 	m.t.Helper()
-	return m.must("systemctl", "show", "--value", "--property", property, unitName)
+	return m.showOf(unitName, property)
 }
 
 func (m *machine) pid() int {
@@ -145,8 +145,7 @@ func (m *machine) restarts() int {
 // journal returns the journal of the unit since the boot.
 func (m *machine) journal() string {
 	m.t.Helper()
-	out, _ := m.run("journalctl", "--boot", "--no-pager", "--output", "cat", "--unit", unitName)
-	return out
+	return m.journalOf(unitName)
 }
 
 // waitLog waits for a line of the journal with all of the words.

@@ -4,7 +4,7 @@
 // The latter tests install evictd and run only in a virtual machine:
 //
 //	EVICTD_TEST_VM=1           this machine may be changed
-//	EVICTD_TEST_PROGRAMS=DIR   the directory of evictd, evictctl and hog
+//	EVICTD_TEST_PROGRAMS=DIR   the directory of evictd, evictctl, evictd-kube and hog
 //	EVICTD_TEST_DEPLOY=DIR     deploy/, if not that of the source tree
 package service_test
 

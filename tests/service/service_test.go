@@ -47,6 +47,7 @@ func TestService(t *testing.T) {
 		{"watchdog", (*lifecycle).watchdog},
 		{"eviction without CAP_KILL", (*lifecycle).evictionWithoutKill},
 		{"stop", (*lifecycle).stop},
+		{"evictd-kube", (*lifecycle).kube},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			s.machine = &machine{t: t, hog: m.hog}

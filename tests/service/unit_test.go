@@ -115,7 +115,7 @@ func readUnit(t *testing.T, name string) unit {
 
 // TestDirectivesAreExplained: each directive has a comment with its reason, and each capability a row in the README.
 func TestDirectivesAreExplained(t *testing.T) {
-	for _, name := range []string{"evictd.service", "evictd.slice"} {
+	for _, name := range []string{"evictd.service", "evictd.slice", "evictd-kube.service", "evictd-kube.conf"} {
 		for _, d := range readUnit(t, name) {
 			if (d.section == "Service" || d.section == "Slice") && !d.explained {
 				t.Errorf("%s:%d: %s= has no comment that gives its reason", name, d.line, d.name)
@@ -145,8 +145,9 @@ func TestSocketGroup(t *testing.T) {
 			t.Errorf("last SystemCallFilter= is %q; want %s in it", last, call)
 		}
 	}
-	if !strings.Contains(readmeSection(t, "## Facts of the API server"), "SupplementaryGroups=") {
-		t.Error("deploy/README.md does not say how evictd becomes a member of the group")
+	groups, user := readUnit(t, "evictd-kube.conf").all("SupplementaryGroups"), readUnit(t, "evictd-kube.service").all("Group")
+	if len(user) != 1 || !slices.Equal(groups, user) {
+		t.Errorf("evictd is a member of %q, evictd-kube of %q; want one group", groups, user)
 	}
 }
 
@@ -251,17 +252,17 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestInstall: the commands in the README install all files. When they are run again, they keep the operator's
+// TestInstall: the commands in the README install all files, evictd-kube's too. When they are run again, they keep the operator's
 // configuration.
 func TestInstall(t *testing.T) {
 	var script []string
-	for line := range strings.Lines(readmeSection(t, "## Install")) {
-		if command, ok := strings.CutPrefix(line, "    "); ok && strings.Contains(command, "install ") {
+	for line := range strings.Lines(readmeSection(t, "## Install") + readmeSection(t, "## evictd-kube as a unit")) {
+		if command, ok := strings.CutPrefix(line, "    "); ok && strings.Contains(command, "install ") && strings.Contains(command, "$DESTDIR") {
 			script = append(script, command)
 		}
 	}
 	root, dest := t.TempDir(), t.TempDir()
-	for _, binary := range []string{"evictd", "evictctl"} {
+	for _, binary := range []string{"evictd", "evictctl", "evictd-kube"} {
 		kerneltest.Write(t, root, map[string]string{".build/" + binary: "#!/bin/sh\n"})
 	}
 	deploy, err := filepath.Abs(deployDir())
@@ -280,7 +281,10 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	install()
-	for _, file := range []string{"usr/bin/evictd", "usr/bin/evictctl", "usr/lib/systemd/system/evictd.service", "usr/lib/systemd/system/evictd.slice", "etc/evictd/config.yaml"} {
+	for _, file := range []string{
+		"usr/bin/evictd", "usr/bin/evictctl", "usr/lib/systemd/system/evictd.service", "usr/lib/systemd/system/evictd.slice", "etc/evictd/config.yaml",
+		"usr/bin/evictd-kube", "usr/lib/systemd/system/evictd-kube.service", "usr/lib/systemd/system/evictd.service.d/evictd-kube.conf", "usr/lib/sysusers.d/evictd-kube.conf",
+	} {
 		if _, err := os.Stat(filepath.Join(dest, file)); err != nil {
 			t.Errorf("after the installation: %v", err)
 		}
@@ -296,21 +300,43 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// mostExposed is the maximum exposure level of systemd-analyze security, times ten.
-const mostExposed = 35
+// mostExposed and kubeMostExposed are the maximum exposure levels of systemd-analyze security, times ten.
+const mostExposed, kubeMostExposed = 35, 11
 
-// TestExposure: the exposure level is at most mostExposed, and the README explains each remaining point.
+// TestExposure: the exposure level of each unit is at most its maximum, and the README explains each remaining point.
 func TestExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("needs systemd-analyze: ", err)
 	}
+	for _, tt := range []struct {
+		unit, section string
+		most          int
+	}{
+		{"evictd.service", "## What stays exposed", mostExposed},
+		{"evictd-kube.service", "## evictd-kube as a unit", kubeMostExposed},
+	} {
+		stays := exposed(t, tt.unit, tt.most)
+		var explained []string
+		for _, row := range regexp.MustCompile("(?m)^\\| `(.+?)` \\| .*\\w").FindAllStringSubmatch(readmeSection(t, tt.section), -1) {
+			explained = append(explained, strings.ReplaceAll(row[1], `\|`, "|"))
+		}
+		slices.Sort(explained)
+		if diff := cmp.Diff(stays, explained); diff != "" {
+			t.Errorf("what stays exposed of %s, and what deploy/README.md explains (-stays +explained):\n%s", tt.unit, diff)
+		}
+	}
+}
+
+// exposed returns the names of the remaining points of a unit, sorted. The test fails if its level is above the maximum.
+func exposed(t *testing.T, name string, most int) (stays []string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	path := filepath.Join(deployDir(), "systemd", "evictd.service")
-	cmd := exec.CommandContext(ctx, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--json=short", fmt.Sprintf("--threshold=%d", mostExposed), path)
+	path := filepath.Join(deployDir(), "systemd", name)
+	cmd := exec.CommandContext(ctx, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--json=short", fmt.Sprintf("--threshold=%d", most), path)
 	out, err := cmd.Output()
 	if err != nil {
-		t.Errorf("systemd-analyze security --threshold=%d: %v", mostExposed, err)
+		t.Errorf("systemd-analyze security --threshold=%d %s: %v", most, name, err)
 	}
 	var verdicts []struct {
 		Set         bool
@@ -321,21 +347,13 @@ func TestExposure(t *testing.T) {
 	if err := json.Unmarshal(out, &verdicts); err != nil {
 		t.Fatalf("systemd-analyze security: %v: %s", err, out)
 	}
-	var stays []string
 	for _, v := range verdicts {
 		if !v.Set && v.Exposure != nil {
 			stays = append(stays, v.Name)
 		}
 	}
-	var explained []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(.+?)` \\| .*\\w").FindAllStringSubmatch(readmeSection(t, "## What stays exposed"), -1) {
-		explained = append(explained, strings.ReplaceAll(row[1], `\|`, "|"))
-	}
 	slices.Sort(stays)
-	slices.Sort(explained)
-	if diff := cmp.Diff(stays, explained); diff != "" {
-		t.Errorf("what stays exposed, and what deploy/README.md explains (-stays +explained):\n%s", diff)
-	}
+	return stays
 }
 
 // capabilityNames has the numbers of the capabilities in the unit.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/tests/node"
 	"github.com/evictd/evictd/tests/vm/image"
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
@@ -59,7 +60,7 @@ func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, er
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
-	programs := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", "./cmd/evictd", "./cmd/evictctl", "./tests/hog", "./tests/bench"}
+	programs := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", "./cmd/evictd", "./cmd/evictctl", "./cmd/evictd-kube", "./tests/hog", "./tests/bench"}
 	if _, err := goOutput(ctx, programs...); err != nil {
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
@@ -76,6 +77,11 @@ func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, er
 	slices.Sort(all)
 	if err := p.buildTests(ctx, slices.Compact(all)); err != nil {
 		return nil, fmt.Errorf("build payload: %w", err)
+	}
+	if slices.ContainsFunc(suites, func(s suite) bool { return s.cluster }) {
+		if err := p.copyClusterPrograms(); err != nil {
+			return nil, fmt.Errorf("build payload: %w", err)
+		}
 	}
 	data, err := testdata(os.DirFS("."))
 	if err != nil {
@@ -167,6 +173,19 @@ func testdata(root fs.FS) ([]string, error) {
 		return nil
 	})
 	return dirs, err
+}
+
+// copyClusterPrograms copies the programs of tests/cluster from the cache.
+func (p *payload) copyClusterPrograms() error {
+	cache, err := node.CacheDir()
+	if err != nil {
+		return err
+	}
+	err = os.CopyFS(filepath.Join(p.dir, "cluster"), os.DirFS(filepath.Join(cache, "cluster")))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("programs of Kubernetes: %w: run sh tests/cluster/fetch.sh", err)
+	}
+	return err
 }
 
 // copyDir copies a directory of the repository to the payload if it exists.

@@ -28,11 +28,15 @@ type suite struct {
 	without []string
 	// classes divide the tests of one package by regular expressions; nil runs all of them with one command.
 	classes []class
+	// selection is set if the classes have only those tests whose result depends on the machine.
+	selection bool
 	// takes is the expected duration with two machines on two processors; without classes it is that of each package or
 	// command, except those in long. Expected durations count against the budget of a profile. The timeout of tests is
 	// computed from their expected duration (timeoutOf); commands that are not Go tests have their own.
 	takes time.Duration
 	long  map[string]time.Duration
+	// cluster is set if the tests need the programs that tests/cluster/fetch.sh puts into the cache.
+	cluster bool
 	// commands returns commands that are not Go tests.
 	commands func(variant) []protocol.Command
 }
@@ -98,8 +102,8 @@ var suites = []suite{
 		{name: "rest", takes: 10 * time.Second, more: true},
 	}},
 	{name: "service", profiles: []string{profileSmoke, profileTest, profileFull}, packages: []string{"./tests/service"}, classes: []class{
-		{name: "ready", run: "^TestService$/^(unit|without_a_runtime|with_a_runtime)$", takes: 60 * time.Second, smoke: true, partial: true},
-		{name: "life", run: "^TestService$", takes: 250 * time.Second, more: true},
+		{name: "ready", run: "^TestService$/^(unit|without_a_runtime|with_a_runtime|evictd-kube)$", takes: 70 * time.Second, smoke: true, partial: true},
+		{name: "life", run: "^TestService$", takes: 260 * time.Second, more: true},
 		{name: "shutdown", run: "^TestNodeShutdown$", takes: 8 * time.Minute, more: true},
 		{name: "sandbox", run: "^TestSandbox$", takes: 90 * time.Second, more: true},
 		{name: "poweroff", run: "^TestPowerOff$", takes: 2 * time.Minute, more: true, powersOff: true},
@@ -110,6 +114,11 @@ var suites = []suite{
 	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
 		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
 	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 9 * time.Minute},
+	{name: "cluster", profiles: []string{profileFull}, packages: []string{"./tests/cluster"}, cluster: true, selection: true, classes: []class{
+		{name: "cluster-evictions", run: "^TestEvictions$", takes: 8 * time.Minute},
+		{name: "cluster-systemd", run: "^TestFenceBesideSystemd$", takes: 5 * time.Minute},
+		{name: "cluster-faults", run: "^TestEvictionFaults$", takes: 6 * time.Minute, more: true},
+	}},
 	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
 
@@ -169,6 +178,7 @@ func bench(v variant) []protocol.Command {
 const (
 	sourceDir   = protocol.PayloadDir + "/src"
 	programsDir = protocol.PayloadDir + "/bin"
+	clusterDir  = protocol.PayloadDir + "/cluster"
 	deployDir   = sourceDir + "/deploy"
 )
 

@@ -36,6 +36,7 @@ func (v variant) env() []string {
 	return []string{
 		"EVICTD_TEST_VM=1",
 		"EVICTD_TEST_PROGRAMS=" + programsDir,
+		"EVICTD_TEST_CLUSTER=" + clusterDir,
 		"EVICTD_TEST_DEPLOY=" + deployDir,
 		"EVICTD_TEST_CGROUP_DRIVER=" + v.driver,
 		"VM_CGROUP=" + word(v.cgroupV1, "v2", "v1"),

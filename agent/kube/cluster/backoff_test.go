@@ -202,3 +202,27 @@ func TestRightsOfPresentConnection(t *testing.T) {
 		t.Error("checked again at once")
 	}
 }
+
+// A webhook without a backend delays the writes of the Node alone: an order that arrives during one
+// that is not answered does not wait as in an outage.
+func TestReportWhileNodeWritesHang(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		if taints, conditions := aboutNode(w, r); taints || conditions {
+			<-r.Context().Done()
+		} else if r.Method != http.MethodGet {
+			done(w)
+		}
+	})
+	o.SetNode(pressure(1, "EvictdMemoryPressure"))
+	o.until("write", func() bool { return o.requested(patchNode) == 1 })
+	o.Reporter.mu.Lock()
+	o.nodes.parts[writeTaints].delay = longestDelay
+	o.Reporter.mu.Unlock()
+	began := time.Now()
+	id := o.order(0, kube.StageEnded, func(k *kube.Order) { k.Taint = memory })
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+	if took := time.Since(began); took < taintDeadline || took > writeTimeout+2*taintDeadline {
+		t.Errorf("reported after %v; want %v after the write had no answer", took, taintDeadline)
+	}
+}

@@ -121,5 +121,5 @@ func (o *Options) load() (*rest.Config, error) {
 func (c *client) checkNode(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.rest.Get().Resource("nodes").Name(name).Do(ctx).Error()
+	return c.rest.Get().Resource("nodes").Name(name).SetHeader("Accept", metadataOnly).Do(ctx).Error()
 }

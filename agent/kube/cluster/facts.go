@@ -3,6 +3,7 @@ package cluster
 import (
 	"math"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -62,6 +63,7 @@ func factsOf(p *corev1.Pod) *kube.Pod {
 	if p.DeletionTimestamp != nil {
 		f.Deleted = p.DeletionTimestamp.UTC()
 	}
+	f.Bound = boundAt(p)
 	if p.Spec.Resources != nil {
 		f.Resources = resourcesOf(*p.Spec.Resources, p.Status.AllocatedResources, p.Status.Resources)
 	}
@@ -79,6 +81,20 @@ func factsOf(p *corev1.Pod) *kube.Pod {
 		}
 	}
 	return f
+}
+
+// boundAt returns when a pod was bound to its node. The API server sets the condition
+// PodScheduled when it binds the pod (pkg/registry/core/pod/storage), and the kubelet if the pod
+// was created with a node. Neither is the pod's author's.
+func boundAt(p *corev1.Pod) time.Time {
+	at := p.CreationTimestamp.Time
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at.UTC()
 }
 
 // groups has the API group of each kind of controller on which evictd decides.

@@ -28,8 +28,8 @@ func TestFactsOf(t *testing.T) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			UID: "u1", Namespace: "default", Name: "web-0", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"secret": "x"},
-			DeletionTimestamp: &at,
-			OwnerReferences:   []metav1.OwnerReference{{Kind: "Other", Name: "o"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: new(true)}},
+			DeletionTimestamp: &at, CreationTimestamp: metav1.NewTime(at.Add(-time.Hour)),
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Other", Name: "o"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
 			Priority: new(int32(7)), PriorityClassName: "high", RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: new(int64(30)),
@@ -58,6 +58,10 @@ func TestFactsOf(t *testing.T) {
 		},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable,
+			Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at},
+				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at.Add(-time.Minute))},
+			},
 			ContainerStatuses: []corev1.ContainerStatus{{
 				Name: "resized", AllocatedResources: resources("cpu", "1", "memory", "1Gi"),
 				Resources: &corev1.ResourceRequirements{Requests: resources("memory", "512Mi"), Limits: resources("cpu", "2", "memory", "2Gi")},
@@ -69,6 +73,7 @@ func TestFactsOf(t *testing.T) {
 		Owner: kube.Owner{Kind: "DaemonSet", Name: "d"}, QoS: evict.Burstable, RestartPolicy: "Always", TerminationSeconds: new(int64(30)),
 		Tolerations: []kube.Toleration{{Key: "k", Operator: "Exists", Effect: "NoSchedule"}}, Phase: "Running",
 		Deleted:   time.Date(2026, 11, 22, 19, 0, 0, 0, time.UTC),
+		Bound:     time.Date(2026, 11, 22, 18, 59, 0, 0, time.UTC),
 		Resources: kube.Resources{Requests: kube.Amounts{Memory: "1Gi"}}, Overhead: kube.Amounts{CPU: "250m", Memory: "64Mi"},
 		Containers: []kube.Container{
 			{Name: "main", Resources: kube.Resources{Requests: kube.Amounts{CPU: "1", Memory: "64Mi", EphemeralStorage: "1G"}, Limits: kube.Amounts{Memory: "100M"}}},
@@ -110,6 +115,29 @@ func TestReduceList(t *testing.T) {
 	}
 	if _, err := transform(&corev1.Node{}); err == nil {
 		t.Error("transform(node) = nil; want an error")
+	}
+}
+
+func TestBoundAt(t *testing.T) {
+	created := time.Date(2026, 11, 22, 19, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name   string
+		status corev1.ConditionStatus
+		after  time.Duration
+		want   time.Duration
+	}{
+		{"bound later", corev1.ConditionTrue, time.Minute, time.Minute},
+		{"not bound", corev1.ConditionFalse, time.Minute, 0},
+		{"before its creation", corev1.ConditionTrue, -time.Minute, 0},
+		{"no condition", "", 0, 0},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+		if tt.status != "" {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: tt.status, LastTransitionTime: metav1.NewTime(created.Add(tt.after))}}
+		}
+		if got := boundAt(p).Sub(created); got != tt.want {
+			t.Errorf("%s: boundAt() = creation + %v; want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

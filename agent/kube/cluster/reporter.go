@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/evictd/evictd/agent/kube"
 )
@@ -30,14 +32,16 @@ const (
 	rightsDeadline, firstCheckDelay = time.Second, 100 * time.Millisecond
 )
 
-// answers takes the answers to orders. [kube.Feed] implements it.
+// answers takes the answers to orders and to the states of the Node. [kube.Feed] implements it.
 type answers interface {
 	Report(r *kube.Report)
 	CannotReport(why string)
+	ReportNode(r *kube.NodeReport)
 }
 
-// Reporter carries out evictd's orders to report evictions to the API server. It implements
-// [kube.OrderHandler].
+// Reporter carries out evictd's orders to report evictions to the API server, and writes its
+// conditions and taints to the Node object. It implements [kube.OrderHandler] and
+// [kube.NodeHandler].
 type Reporter struct {
 	// ForbiddenDelay is how long the API server must answer 403, or a right be missing that was
 	// there, until that counts, and the first time between two checks while a right is missing.
@@ -54,6 +58,7 @@ type Reporter struct {
 	connection *connection
 	pods       map[string]podState // of the node's pods, by UID
 	tasks      map[string]*task    // by the IDs of the orders
+	nodes      nodeWriter          // of the Node object
 	number     uint64              // of the last order
 	events     []eventObject
 	inFlight   int
@@ -63,6 +68,7 @@ type Reporter struct {
 	eventForbidden bool      // whether it was logged that events are forbidden
 	nodeEventAfter time.Time // when the next event on the node may be emitted
 	unreachable    bool      // whether the last request had no answer
+	answered       time.Time // when the API server last answered a request, also with a failure
 	checking       bool      // whether the rights are being checked
 	checkAfter     time.Time // when they are checked next
 	// forbiddenCheckAfter is when a 403 may next cause a check.
@@ -87,7 +93,7 @@ type connection struct {
 
 // NewReporter returns a Reporter for the pods of a node. Its answers go to a [kube.Feed].
 func NewReporter(node string, answers answers, log *slog.Logger) *Reporter {
-	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), checked: make(chan struct{}), pods: map[string]podState{}, tasks: map[string]*task{}}
+	return &Reporter{ForbiddenDelay: forbiddenDelay, node: node, answers: answers, log: log, wake: make(chan struct{}, 1), checked: make(chan struct{}), pods: map[string]podState{}, tasks: map[string]*task{}, nodes: newNodeWriter()}
 }
 
 // Reset implements kube.OrderHandler. What was done for an order is found in its pod again.
@@ -106,7 +112,11 @@ func (r *Reporter) Order(o *kube.Order) {
 	t := r.tasks[o.ID]
 	if t == nil {
 		r.number++
-		t = &task{number: r.number, announced: map[string]bool{}}
+		now := time.Now()
+		t = &task{number: r.number, announced: map[string]bool{}, arrived: now}
+		if o.Taint != "" {
+			r.nodes.verify = now.Add(-taintTrust)
+		}
 		t.ctx, t.cancel = context.WithCancel(context.Background())
 		r.tasks[o.ID] = t
 	} else if t.answer != "" {
@@ -137,17 +147,24 @@ func (r *Reporter) withdraw(id string) {
 	if t := r.tasks[id]; t != nil {
 		t.cancel()
 		delete(r.tasks, id)
+		r.keepTaint(t, time.Now())
 	}
 }
 
-// Drain waits until evictd has withdrawn all orders, or ctx ends. evictd and evictd-kube are
-// stopped at the same time, and evictd then waits for its last reports.
+// Drain waits until evictd has withdrawn all orders and its last state is written to the Node, or
+// ctx ends. evictd and evictd-kube are stopped at the same time, and evictd then waits for its last
+// reports. An evictd that goes on maintains its conditions, and is waited for as well: it can't be
+// known that it does not stop.
 func (r *Reporter) Drain(ctx context.Context) {
+	looks := 0 // the first one may be before the answer to evictd was sent
 	for ticker := time.NewTicker(drainInterval); ; {
 		r.mu.Lock()
-		n := len(r.tasks)
+		if looks++; len(r.tasks) > 0 || !r.settled() {
+			looks = 0
+		}
+		waiting := looks == 1 && r.nodes.state != nil
 		r.mu.Unlock()
-		if n == 0 {
+		if looks > 0 && !waiting {
 			return
 		}
 		select {
@@ -287,7 +304,17 @@ func (r *Reporter) left(t *task, now time.Time) {
 func (r *Reporter) listening() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.recovered(time.Now())
+	now := time.Now()
+	r.noteAnswer(nil, now)
+	r.recovered(now)
+}
+
+// noteAnswer records the end of a request, if the API server has answered it.
+func (r *Reporter) noteAnswer(err error, now time.Time) {
+	var answer apierrors.APIStatus
+	if err == nil || errors.As(err, &answer) {
+		r.answered = now
+	}
 }
 
 // recovered lets the requests that had no answer be repeated soon, because the API server has
@@ -298,6 +325,7 @@ func (r *Reporter) recovered(now time.Time) {
 		return
 	}
 	r.unreachable = false
+	r.nodes.recovered(now)
 	for _, t := range r.tasks {
 		if soon := now.Add(rand.N(recoveryDelay)); t.unreachable && soon.Before(t.notBefore) {
 			t.notBefore = soon

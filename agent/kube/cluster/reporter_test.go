@@ -28,6 +28,7 @@ type orders struct {
 
 	mu          sync.Mutex
 	answers     []kube.Report
+	nodeReports []kube.NodeReport
 	cannot      []string
 	requests    []string // those for orders, as method, space, the pod's name or the event's reason
 	times       []time.Time
@@ -40,6 +41,12 @@ func (o *orders) Report(r *kube.Report) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answers = append(o.answers, *r)
+}
+
+func (o *orders) ReportNode(r *kube.NodeReport) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.nodeReports = append(o.nodeReports, *r)
 }
 
 func (o *orders) CannotReport(why string) {

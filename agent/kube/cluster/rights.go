@@ -15,17 +15,22 @@ import (
 // oldestMinor is the oldest minor version of Kubernetes 1 that evictd-kube reports to.
 const oldestMinor = 33
 
-// right is what evictd-kube needs to report evictions.
-type right struct{ verb, subresource string }
+// right is what evictd-kube may have to do.
+type right struct{ verb, resource, subresource string }
 
 func (r right) String() string {
 	if r.subresource != "" {
-		return r.verb + " pods/" + r.subresource
+		return r.verb + " " + r.resource + "/" + r.subresource
 	}
-	return r.verb + " pods"
+	return r.verb + " " + r.resource
 }
 
-var rights = []right{{"get", ""}, {"patch", "status"}, {"delete", ""}}
+// rights are needed to report evictions, and nodeRights for what is written to the Node. Without the
+// latter evictions go on.
+var (
+	rights     = []right{{"get", "pods", ""}, {"patch", "pods", "status"}, {"delete", "pods", ""}}
+	nodeRights = map[nodeStep]right{writeTaints: {"patch", "nodes", ""}, writeConditions: {"patch", "nodes", "status"}}
+)
 
 // review is a SelfSubjectAccessReview of authorization.k8s.io/v1.
 type review struct {
@@ -60,20 +65,44 @@ func (c *client) missing(ctx context.Context) (string, error) {
 	if why != "" || err != nil {
 		return why, err
 	}
-	var missing []string
+	var missing []right
 	for _, r := range rights {
 		allowed, err := c.may(ctx, r)
 		if err != nil {
 			return "", err
 		}
 		if !allowed {
-			missing = append(missing, r.String())
+			missing = append(missing, r)
 		}
 	}
-	if len(missing) == 0 {
-		return "", nil
+	return lacks(missing), nil
+}
+
+// missingForNode returns which requests about the Node the user may not make.
+func (c *client) missingForNode(ctx context.Context) (map[nodeStep]right, error) {
+	missing := map[nodeStep]right{}
+	for step, r := range nodeRights {
+		allowed, err := c.may(ctx, r)
+		switch {
+		case err != nil && outcomeOf(err) == later:
+			return nil, err
+		case err == nil && !allowed: // else the request itself will tell
+			missing[step] = r
+		}
 	}
-	return "the user of evictd-kube may not " + strings.Join(missing, ", ") + ": bind the ClusterRole of deploy/kubernetes to it", nil
+	return missing, nil
+}
+
+// lacks returns rights that the user lacks in one line with the remedy; "" for none.
+func lacks(missing []right) string {
+	if len(missing) == 0 {
+		return ""
+	}
+	var names []string
+	for _, r := range missing {
+		names = append(names, r.String())
+	}
+	return "the user of evictd-kube may not " + strings.Join(names, ", ") + ": bind the ClusterRole of deploy/kubernetes to it"
 }
 
 func (c *client) tooOld(ctx context.Context) (string, error) {
@@ -96,7 +125,7 @@ func (c *client) tooOld(ctx context.Context) (string, error) {
 
 func (c *client) may(ctx context.Context, r right) (bool, error) {
 	question := review{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
-	question.Spec.ResourceAttributes = resourceAttributes{Verb: r.verb, Resource: "pods", Subresource: r.subresource}
+	question.Spec.ResourceAttributes = resourceAttributes{Verb: r.verb, Resource: r.resource, Subresource: r.subresource}
 	body, err := c.create(ctx, &question, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
 	if err != nil {
 		return false, err
@@ -111,6 +140,9 @@ func (c *client) may(ctx context.Context, r right) (bool, error) {
 // check checks the rights again.
 func (r *Reporter) check(ctx context.Context, c *connection) {
 	err := r.checkRights(ctx, c.client)
+	if err == nil {
+		err = r.checkNodeRights(ctx, c.client)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inFlight--
@@ -124,7 +156,7 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 		reason := c.files.explain(err)
 		// Watch reports what only other credentials can end.
 		if e := (*explained)(nil); r.checkDelay == 0 && !(errors.As(reason, &e) && e.reload) {
-			r.log.Warn("could not find out whether evictions can be reported; trying again", "error", reason)
+			r.log.Warn("could not find out which rights evictd-kube has; trying again", "error", reason)
 		}
 		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
 		r.checkAfter = time.Now().Add(r.checkDelay/2 + rand.N(r.checkDelay/2))
@@ -148,16 +180,7 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 		defer close(r.checked)
 	}
 	now := time.Now()
-	interval := checkInterval
-	switch {
-	case missing == "":
-		r.missingSince = time.Time{}
-	case r.missingSince.IsZero():
-		r.missingSince = now
-		fallthrough
-	default: // doubles the time without it
-		interval = min(max(r.ForbiddenDelay, now.Sub(r.missingSince)), checkInterval)
-	}
+	interval := r.untilCheck(&r.missingSince, missing != "", now)
 	r.checkAfter = now.Add(interval + rand.N(interval/10))
 	if missing != "" && r.mayReport && now.Sub(r.missingSince) < r.ForbiddenDelay {
 		return nil
@@ -172,4 +195,66 @@ func (r *Reporter) checkRights(ctx context.Context, c *client) error {
 	r.missing, r.mayReport = missing, missing == ""
 	r.answers.CannotReport(missing)
 	return nil
+}
+
+// untilCheck returns the time until the rights are checked again, and keeps since when some are
+// missing.
+func (r *Reporter) untilCheck(since *time.Time, missing bool, now time.Time) time.Duration {
+	switch {
+	case !missing:
+		*since = time.Time{}
+		return checkInterval
+	case since.IsZero():
+		*since = now
+	}
+	return min(max(r.ForbiddenDelay, now.Sub(*since)), checkInterval) // doubles the time without them
+}
+
+// checkNodeRights finds out which requests about the Node the user may make, after checkRights.
+func (r *Reporter) checkNodeRights(ctx context.Context, c *client) error {
+	missing, err := c.missingForNode(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setNodeRights(missing)
+	now := time.Now()
+	if at := now.Add(r.untilCheck(&r.nodes.lacksSince, len(missing) > 0, now)); at.Before(r.checkAfter) {
+		r.checkAfter = at
+	}
+	return nil
+}
+
+// setNodeRights records which requests about the Node the user may not make.
+func (r *Reporter) setNodeRights(missing map[nodeStep]right) {
+	var list []right
+	for _, step := range []nodeStep{writeTaints, writeConditions} {
+		if m, ok := missing[step]; ok {
+			list = append(list, m)
+		}
+	}
+	why := lacks(list)
+	for step := range nodeRights {
+		p := &r.nodes.parts[step]
+		_, lacking := missing[step]
+		switch {
+		case lacking:
+			p.missing = why
+		case p.missing != "": // and what was refused meanwhile is not any more
+			*p = nodePart{}
+		}
+	}
+	if why != "" && why != r.nodes.lacks {
+		r.log.Info("conditions and taints of the Node can't be written; evictions go on without them", "node", r.node, "reason", why)
+	}
+	r.nodes.lacks = why
+}
+
+// recheckRights causes a check of the rights after a 403, but not each time: a check may not see
+// the cause.
+func (r *Reporter) recheckRights(now time.Time) {
+	if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
+		r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
+	}
 }

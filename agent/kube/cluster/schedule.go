@@ -26,13 +26,15 @@ type candidate struct {
 }
 
 // schedule answers the orders that need no request, and returns the requests that start now:
-// writes of the status before deletions before events, and the oldest order first. It returns
-// when it must be called again if nothing happens before.
+// writes of the status before deletions before those about the Node before events, and the oldest
+// order first. A request about the Node that an order waits for comes first. It returns when it must
+// be called again if nothing happens before.
 func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 	next = now.Add(checkInterval)
 	if r.connection != nil && !r.checking && now.Before(r.checkAfter) {
 		next = r.checkAfter
 	}
+	node, urgent := r.scheduleNode(now, &next)
 	var candidates []candidate
 	for _, t := range r.tasks {
 		if c, ok := r.candidate(t, now, &next); ok {
@@ -41,6 +43,9 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 	}
 	if r.connection == nil {
 		return nil, next
+	}
+	if urgent {
+		list = r.addNode(list, node)
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.a.kind, b.a.kind), cmp.Compare(a.t.number, b.t.number))
@@ -51,6 +56,7 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 			list = append(list, r.start(c.t, c.a))
 		}
 	}
+	list = r.addNode(list, node)
 	if !r.checking && !now.Before(r.checkAfter) && r.inFlight < maxInFlight {
 		r.checking = true
 		r.inFlight++
@@ -84,6 +90,7 @@ func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candida
 		if due.Before(*next) {
 			*next = due
 		}
+	case r.awaitsTaint(t, a, now, next):
 	case a.kind != nothing:
 		return candidate{t, a}, true
 	default:
@@ -210,6 +217,7 @@ func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
 // finish records the outcome of a request for an order.
 func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.Time) {
 	result := outcomeOf(err)
+	r.noteAnswer(err, now)
 	t.unreachable = false
 	if result == forbidden {
 		result = r.noteForbidden(t, now)
@@ -256,12 +264,9 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 	r.apply(t, answer, now)
 }
 
-// noteForbidden records a 403, and returns what it means for the order. It causes a check of the
-// rights, but not each time: a check may not see the cause.
+// noteForbidden records a 403, and returns what it means for the order.
 func (r *Reporter) noteForbidden(t *task, now time.Time) outcome {
-	if r.missingSince.IsZero() && !now.Before(r.forbiddenCheckAfter) {
-		r.checkAfter, r.forbiddenCheckAfter = now, now.Add(r.ForbiddenDelay)
-	}
+	r.recheckRights(now)
 	if t.forbidden.IsZero() {
 		t.forbidden = now
 		return later
@@ -275,6 +280,7 @@ func (r *Reporter) noteForbidden(t *task, now time.Time) outcome {
 // postpone repeats a request later, and reports that once until one succeeds.
 func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
 	t.wait(now, retryAfter(err))
+	t.tainted, t.taintLast, t.taintWait, t.taintDeadline = false, false, time.Time{}, time.Time{} // the next attempt waits again
 	var answer apierrors.APIStatus
 	t.unreachable = !errors.As(err, &answer)
 	err = c.files.explain(err)

@@ -79,7 +79,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+token:
 		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
-	case r.URL.Path == "/api/v1/nodes/n1":
+	case r.URL.Path == "/api/v1/nodes/n1" && r.Header.Get("Accept") == metadataOnly && r.Method == http.MethodGet:
 		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	case r.URL.Path == "/version" && unsure:
 		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not ready")

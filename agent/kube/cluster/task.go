@@ -62,6 +62,12 @@ type task struct {
 	forbidden time.Time
 	// repeat is when the answer is sent again; zero for never.
 	repeat time.Time
+	// arrived is when evictd has given the order, taintWait since when its report waits for its taint,
+	// and taintDeadline until when if the API server answers; zero before. taintLast is set for the last
+	// attempt at it, tainted if the report does not wait any more, and taintKept if it needs the taint
+	// no more.
+	arrived, taintWait, taintDeadline time.Time
+	taintLast, tainted, taintKept     bool
 }
 
 // kind is the kind of a request for an order.
@@ -102,6 +108,9 @@ func (t *task) busy(a action) bool {
 	return false
 }
 
+// reported reports whether the pod is reported or deleted, or will not be.
+func (t *task) reported() bool { return t.written > 0 || t.deletion != "" || t.ended }
+
 // superseded reports whether the outcome of a request no longer counts, because the phase was
 // written since, or is being written.
 func (t *task) superseded(a action) bool {
@@ -133,6 +142,9 @@ func (t *task) next(p *podState) action {
 		return action{answer: t.deletion}
 	case p.deleting:
 		return t.terminating(p)
+	case t.written == 0 && !p.disrupted && p.phase == corev1.PodFailed && p.reason:
+		// A pod that evictd has killed has no reason in the kubelet's verdict.
+		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had failed for a reason of its own before its eviction was reported"}
 	case t.large:
 		return action{kind: deletePod, grace: t.grace()}
 	}

@@ -33,7 +33,9 @@ type Options struct {
 	Feed       *kube.Feed
 	// Reporter gets the connection and the states of the pods.
 	Reporter *Reporter
-	Log      *slog.Logger
+	// Configz gets the connection.
+	Configz *Configz
+	Log     *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends.
@@ -68,6 +70,9 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
+	if o.Configz != nil {
+		o.Configz.connected(c)
+	}
 	o.Reporter.awaitRights(ctx)
 	err = c.checkNode(ctx, o.Node)
 	if apierrors.IsNotFound(err) {
@@ -237,7 +242,7 @@ func (r *health) confirm() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last != "" || !r.ever {
-		r.log.Info("watching the pods of the node", "node", r.feed.Node)
+		r.log.Info("watching the pods of the node", "node", r.feed.NodeName)
 	}
 	r.last, r.ever = "", true
 }

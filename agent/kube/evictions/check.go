@@ -59,6 +59,7 @@ func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
 	}
 	fences := len(e.unlifted) > 0
 	e.mu.Unlock()
+	e.liftAfterShutdown()
 	if fences || e.fences() > 0 {
 		e.checkFences(now)
 	}
@@ -75,11 +76,12 @@ func (e *Evictions) check(ctx context.Context, now time.Time) (more bool) {
 func (e *Evictions) checkFences(now time.Time) {
 	r, err := e.table.Check()
 	for _, f := range r.Gone {
+		e.goneInShutdown(f)
 		if e.owns(f) {
 			e.gone(f.UID())
 		}
 	}
-	e.liftOrphans(r.Set)
+	e.liftOrphans(r.Set, now)
 	if len(r.Changed) > 0 {
 		e.count(func(c *Status) { c.Changed += uint64(len(r.Changed)) })
 		if skipped, ok := e.changes.Allow(now); ok {
@@ -109,28 +111,32 @@ func (e *Evictions) checkFences(now time.Time) {
 	}
 }
 
-// owns reports whether a pod's eviction has a fence, or none yet.
+// owns reports whether a pod's eviction has a fence, or none.
 func (e *Evictions) owns(f *podfence.Fence) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.byUID[f.UID()]
-	return v != nil && (v.fence == f || v.fence == nil)
+	return v != nil && (v.fence == f || v.fence == nil && e.setting[f.UID()] == 0)
 }
 
-// liftOrphans lifts those of the set fences that belonged to no eviction in the last check
-// either. There should be none: one that was found only once is just being lifted.
-func (e *Evictions) liftOrphans(set []*podfence.Fence) {
-	var orphans []*podfence.Fence
+// liftOrphans lifts those of the set fences that have belonged to no eviction for checkInterval.
+// There should be none: one that was found only now is just being lifted.
+func (e *Evictions) liftOrphans(set []*podfence.Fence, now time.Time) {
+	orphans := map[*podfence.Fence]time.Time{}
 	e.mu.Lock()
 	for _, f := range set {
 		v := e.byUID[f.UID()]
-		if (v == nil || v.fence != f) && e.setting[f.UID()] == 0 && !slices.Contains(e.unlifted, f) {
-			orphans = append(orphans, f)
+		if (v == nil || v.fence != f) && !e.shutdown[f] && e.setting[f.UID()] == 0 && !slices.Contains(e.unlifted, f) {
+			orphans[f] = now
 		}
 	}
 	e.mu.Unlock()
-	for _, f := range orphans {
-		if slices.Contains(e.orphans, f) {
+	for f := range orphans {
+		found, before := e.orphans[f]
+		if !before {
+			continue
+		}
+		if orphans[f] = found; now.Sub(found) >= checkInterval {
 			e.o.Log.Error("lifting the fence of a pod that has no pending eviction", "uid", f.UID(), "cgroup", f.Path())
 			e.liftFence(f)
 		}
@@ -167,15 +173,31 @@ func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 // killRevived kills a pod again of which the kubelet has started a container in spite of the
 // fence, because that was incomplete or came too late.
 func (e *Evictions) killRevived(ctx context.Context, v *eviction) {
-	if decided, dryRun := e.o.Decided(); decided && !dryRun && !e.stopping.Load() {
-		e.revived(v, "the kubelet has started an evicted pod again before its fence was set; killing it again")
-		e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
+	decided, dryRun := e.o.Decided()
+	if !decided || dryRun || e.stopping.Load() || !e.setRevived(v, true) {
+		return
 	}
+	if !e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true}) {
+		e.setRevived(v, false) // the loop's list has not got the container yet
+		return
+	}
+	e.revived(v, "the kubelet has started an evicted pod again before its fence was set; killing it again")
 }
 
-// revived records that the kubelet has started a container of an evicted pod again.
+// setRevived sets whether it is known that the kubelet has started a container of an evicted pod
+// again. v is a copy: nothing is set if the pod was killed again since, or is just being fenced.
+func (e *Evictions) setRevived(v *eviction, revived bool) (ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	live := e.byUID[v.uid]
+	if ok = live != nil && live.id == v.id && live.killed.Equal(v.killed) && live.fence == v.fence && e.setting[v.uid] == 0; ok {
+		live.revived = revived
+	}
+	return ok
+}
+
+// revived counts and logs that the kubelet has started a container of an evicted pod again.
 func (e *Evictions) revived(v *eviction, message string) {
-	e.update(v.uid, func(v *eviction) { v.revived = true })
 	e.count(func(c *Status) { c.Revived++ })
 	e.o.Log.Warn(message, "pod", v.pod, "uid", v.uid)
 }
@@ -190,6 +212,9 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 		e.gone(v.uid)
 	case !v.restarted(r.LastStart):
 	case !v.revived:
+		if !e.setRevived(v, true) {
+			return
+		}
 		e.revived(v, "the kubelet has started an evicted pod again, which has no fence")
 		if v.exclusive != "" {
 			// Its phase would become Failed while it runs.
@@ -207,12 +232,8 @@ func (v *eviction) restarted(lastStart int64) bool {
 
 // reported reports whether evictd-kube has reported the eviction of a pod.
 func (e *Evictions) reported(uid string) bool {
-	for _, o := range e.o.Orders.Status().Pending {
-		if o.Order.UID == uid {
-			return wasReported(o.Answer)
-		}
-	}
-	return true
+	answer, pending := e.o.Orders.Answer(uid)
+	return !pending || wasReported(answer)
 }
 
 func wasReported(a kube.Answer) bool {

@@ -20,6 +20,17 @@
 // While there are fences, [Evictions.Run] checks them every 500 ms. A limit that others wrote
 // is set to 0 again. A fence that belongs to no eviction is lifted.
 //
+// A pod that is being deleted, or has ended by the kubelet's own verdict, is killed and fenced like
+// any other. Its order is answered "terminating": evictd-kube writes nothing, and the fence stays
+// until the kubelet has removed the pod's cgroup.
+//
+// # A refusal
+//
+// A pod that is refused before any of its containers has run is only reported
+// ([Evictions.Refuse]): the order begins with its last stage, and nothing is killed or fenced. The
+// kubelet stops the pod when it sees the report. The order ends when the runtime has no sandbox of
+// the pod and the answer has come. If a container starts nevertheless, the decision evicts the pod.
+//
 // # Pods without a fence
 //
 // A pod has none if it has no cgroup of its own (the kubelet's cgroupsPerQOS is false), on v1
@@ -29,12 +40,29 @@
 // run twice is then given up; of another pod if it is not reported within 10 s. The decision
 // kills the pod again if it has to, with its back-off for revivals (agent/evict).
 //
+// # Node shutdown
+//
+// When evictd stops the pods of a kubelet because the node shuts down (agent/shutdown), those that
+// can be reported have an order at the stage stopping, as in an eviction with a grace period, and
+// the kubelet stops them. [Evictions.Answered] tells the actuator whether it does. If evictd-kube
+// does not answer in time, the runtime stops the pod, the pod is fenced, and its order stays
+// pending: the answer may still come. While containers of a pod are in their grace period, its
+// fence lets their processes fork ([podfence.Fence.SetForking]); on v1 it is set when the last one
+// has stopped, and a container that the kubelet starts before that is stopped again. What can't be reported has a fence without an order: static
+// pods, critical pods, pods without facts, and those whose report the API server forbids. If the
+// shutdown is canceled, Run lifts these fences. An order that ends while the node shuts down, as in
+// a clean stop or by a late refusal, leaves its fence without an order as well.
+//
+// A reboot ends orders and fences. What was not reported by then still says Running in the API. The
+// kubelet starts those pods again after the boot, and no controller has replaced them before:
+// reported then, they would be ended in their new life.
+//
 // # Restart
 //
 // After each restart [Evictions.Open] finds the fences, before a pod can be killed, and
 // [Evictions.Restore] the orders. An evictd that was killed leaves both as they are; a clean
-// stop waits for the end of the pods and for answers, withdraws all orders and lifts all fences. What remains is, by the point
-// at which evictd ended:
+// stop waits for the end of the pods and for answers, withdraws all orders and lifts all
+// fences, unless the node shuts down. What remains is, by the point at which evictd ended:
 //
 //	evictd ended               fence   order    pod's processes   then
 //	1 before the order         –       –        dead, or newer    The kubelet starts it again, as after a crash.
@@ -58,6 +86,11 @@
 //	                                                              order is void.
 //	14 in a clean stop         lifted  any      any               As 4, 5, 6, 11 and 12 without a fence.
 //	15 after a clean stop      lifted  –        any               Nothing: the kubelet may have started the pod again.
+//	16 after a refusal         –       ended    none              As 10. The end of the sandbox is waited for.
+//	17 the same                –       ended    newer             The order is void. The decision may refuse the pod again.
+//	18 in a node shutdown      set     –        any               The fence stays, and the shutdown goes on.
+//	19 in a clean stop then    set     –        any               As 18. Of a pod with an order, that is withdrawn.
+//	20 canceled since          set     –        any               The fence is lifted. The kubelet starts the pod again.
 //
 // The processes are those of the pod's containers, as far as they are not the sandbox's. "old"
 // are those of containers that were created before the kill, "newer" of those created after it.

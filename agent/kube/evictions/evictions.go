@@ -1,7 +1,6 @@
 package evictions
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,14 +36,19 @@ type Options struct {
 	// Exclusive returns why two instances of a pod must not run at the same time; "" if they
 	// may.
 	Exclusive func(uid string) string
+	// DaemonSet reports whether a DaemonSet owns a pod.
+	DaemonSet func(uid string) bool
 	// Decided reports whether the decision loop has decided on a complete list of the pods, and
 	// therefore resumed those evictions of an earlier run that it knows, and whether it is in
-	// dry run. Resume kills a pod again. ctx ends when evictd does.
+	// dry run. Resume kills a pod again; it returns false if it finds no container to kill. ctx
+	// ends when evictd does.
 	Decided func() (ok, dryRun bool)
-	Resume  func(ctx context.Context, order evict.Order)
+	Resume  func(ctx context.Context, order evict.Order) bool
 	// Connected reports whether evictd-kube is connected, so that answers may come.
 	Connected func() bool
-	Log       *slog.Logger
+	// ShuttingDown reports whether evictd stops the pods because the node shuts down.
+	ShuttingDown func() bool
+	Log          *slog.Logger
 }
 
 // Evictions are the evictions that evictd-kube reports. The methods are safe for concurrent
@@ -65,13 +69,15 @@ type Evictions struct {
 
 	mu       sync.Mutex
 	byUID    map[string]*eviction
-	setting  map[string]int    // calls of Fence, by UID
-	unlifted []*podfence.Fence // that could not be lifted; Table.Check tries again
-	counts   Status            // the counters only
+	setting  map[string]int           // calls of Fence, by UID
+	unlifted []*podfence.Fence        // that could not be lifted; Table.Check tries again
+	shutdown map[*podfence.Fence]bool // without an order, until the node does not shut down any more
+	counts   Status                   // the counters only
 
-	// These are used by Run. orphans are the fences without an eviction in the last check.
+	// These are used by Run. orphans are the fences without an eviction in the last check, with
+	// the time of the first check that found them.
 	changes, problems kube.LogLimiter
-	orphans           []*podfence.Fence
+	orphans           map[*podfence.Fence]time.Time
 }
 
 // eviction is what is known about the eviction of one pod until its cgroup is removed, or its
@@ -94,7 +100,7 @@ type eviction struct {
 // Status describes the fences.
 type Status struct {
 	// Set is the number of fences that are set, without Unlifted, which is the number of those
-	// that could not be lifted.
+	// that could not be lifted. They include those of a node shutdown.
 	Set, Unlifted int
 	// These count since the start: evictions without a fence, fences that were lifted, limits of
 	// fences that others wrote, and evicted pods of which the kubelet started a container again.
@@ -103,7 +109,10 @@ type Status struct {
 
 // New returns Evictions without any. It performs no I/O.
 func New(o Options) *Evictions {
-	return &Evictions{o: o, started: time.Now(), wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{}, stopTimeout: stopTimeout}
+	return &Evictions{
+		o: o, started: time.Now(), wake: make(chan struct{}, 1), byUID: map[string]*eviction{}, setting: map[string]int{},
+		shutdown: map[*podfence.Fence]bool{}, stopTimeout: StopTimeout,
+	}
 }
 
 // Status returns the present status.
@@ -122,155 +131,6 @@ func (e *Evictions) fences() int {
 		return 0
 	}
 	return e.table.Len()
-}
-
-var (
-	errStopped = errors.New("evictd stops: no fence is set")
-	errEnded   = errors.New("the eviction's order ended before its fence was set")
-	errNoTable = errors.New("the file of fence marks could not be opened")
-)
-
-// Allowed implements [act.Fencer].
-func (e *Evictions) Allowed(uid string) error {
-	if e.o.Orders.Forbidden(uid) {
-		return kube.ErrForbidden
-	}
-	return nil
-}
-
-// Fence implements [act.Fencer]. It begins the order and then sets the fence, whose mark has
-// the order's ID.
-func (e *Evictions) Fence(job *act.Job) error {
-	e.fencing.RLock()
-	defer e.fencing.RUnlock()
-	if e.stopped {
-		return errStopped
-	}
-	uid := job.Order.UID
-	e.countSetting(uid, 1)
-	defer e.countSetting(uid, -1)
-	v, err := e.begin(&job.Order, graceOf(job), true)
-	if err != nil {
-		e.count(func(c *Status) { c.Failed++ })
-		return err
-	}
-	fence, err := e.set(job, v.id)
-	if fence != nil {
-		if !e.update(uid, func(v *eviction) {
-			v.fence = fence
-			// Until now the kubelet could start a container, so Run looks at the pod's cgroup.
-			v.gaveUp = v.gaveUp || v.unfencedEnd
-		}) {
-			e.liftFence(fence)
-			return errEnded
-		}
-		if err != nil {
-			e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
-		}
-		return nil
-	}
-	e.count(func(c *Status) { c.Failed++ })
-	unfencedEnd := false
-	e.update(uid, func(v *eviction) {
-		unfencedEnd = v.unfencedEnd
-		v.ended = v.ended || unfencedEnd
-	})
-	if v.exclusive == "" || unfencedEnd {
-		// Every millisecond counts: the kubelet starts the pod again unless it sees the report.
-		e.o.Orders.Ended(uid)
-	}
-	return err
-}
-
-// countSetting counts the calls of Fence for a pod.
-func (e *Evictions) countSetting(uid string, change int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.setting[uid] += change; e.setting[uid] == 0 {
-		delete(e.setting, uid)
-	}
-}
-
-// minGrace is the grace period for containers that only the kubelet can stop.
-const minGrace = time.Second
-
-// graceOf returns 0 for a job whose containers were all killed. Those that evictd can't kill
-// are stopped by the kubelet, which evictd-kube causes in an eviction with a grace period.
-func graceOf(job *act.Job) time.Duration {
-	for i := range job.Containers {
-		if job.Containers[i].Cgroup == "" {
-			return minGrace
-		}
-	}
-	return 0
-}
-
-// begin begins the order of an eviction, or continues it, and returns what is known of it.
-// killed is set after a kill.
-func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) (eviction, error) {
-	uid := order.UID
-	rec, _ := e.o.Records.Last(uid) // a resumed order has no message
-	pod := cmp.Or(order.Pod, rec.Pod)
-	namespace, name, _ := strings.Cut(pod, "/")
-	exclusive := e.o.Exclusive(uid)
-	x := kube.Eviction{
-		UID: uid, Namespace: namespace, Name: name, Exclusive: exclusive, Grace: grace, Decided: rec.Decided,
-		Reason: cmp.Or(order.Reason, rec.Reason, evict.ReasonEvicted), Message: cmp.Or(order.Message, rec.Message), Annotations: order.Annotations,
-	}
-	if x.Annotations == nil {
-		x.Annotations = rec.Annotations
-	}
-	now := time.Now()
-	id, err := e.o.Orders.Begin(x)
-	if err != nil {
-		return eviction{}, err
-	}
-	e.mu.Lock()
-	v := e.byUID[uid]
-	if v == nil {
-		v = &eviction{uid: uid, pod: pod, exclusive: exclusive}
-		e.byUID[uid] = v
-	}
-	if v.id != "" && v.id != id { // the order of an earlier kill has ended
-		*v = eviction{uid: uid, pod: pod, exclusive: exclusive, fence: v.fence}
-	}
-	v.id, v.restored, v.void = id, false, ""
-	if killed {
-		v.killed, v.revived, v.ended = now, false, false
-	}
-	known := *v
-	e.mu.Unlock()
-	e.notify()
-	// A fence that takes a second is no longer waited for (agent/act). The record of an eviction
-	// that is resumed may have the end of containers that an earlier run killed.
-	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && rec.LastGone.After(e.started) {
-		e.ended(uid)
-	}
-	return known, nil
-}
-
-// set sets the fence of a job's pod. It returns nil and an error if there is none, and a
-// fence with an error if it is incomplete.
-func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
-	if e.table == nil {
-		return nil, errNoTable
-	}
-	var cgroups []string
-	for i := range job.Containers {
-		if at := job.Containers[i].Cgroup; at != "" {
-			cgroups = append(cgroups, at)
-		}
-	}
-	f, err := e.table.Prepare(job.Order.UID, cgroups)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // while it is set, the table keeps it open
-	if err := f.Set(id); err != nil && !errors.Is(err, podfence.ErrPartial) {
-		return nil, err
-	} else {
-		return f, err
-	}
 }
 
 // Report takes the progress of an eviction. It does not block. A job that is not Reported has
@@ -296,6 +156,26 @@ func (e *Evictions) Report(r execute.Report) {
 	}
 }
 
+// Refuse begins the order for a pod of which no container has run, so that nothing was killed and
+// there is nothing to fence. decided is the time of the decision. It does not block.
+func (e *Evictions) Refuse(order *evict.Order, decided time.Time) error {
+	namespace, name, _ := strings.Cut(order.Pod, "/")
+	id, err := e.o.Orders.Begin(kube.Eviction{
+		UID: order.UID, Namespace: namespace, Name: name, Exclusive: e.o.Exclusive(order.UID), NotStarted: true, Decided: decided,
+		Reason: order.Reason, Message: order.Message, Annotations: order.Annotations,
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.byUID[order.UID] == nil {
+		e.byUID[order.UID] = &eviction{uid: order.UID, pod: order.Pod, id: id, ended: true}
+	}
+	e.mu.Unlock()
+	e.notify()
+	return nil
+}
+
 // refused records that a pod was not killed. If an earlier kill has fenced it or ended all its
 // containers, or the kubelet has stopped it, the order stays.
 func (e *Evictions) refused(uid string, err error) {
@@ -312,6 +192,9 @@ func (e *Evictions) refused(uid string, err error) {
 // beginStop begins the order for a pod that the kubelet is to stop.
 func (e *Evictions) beginStop(r execute.Report) {
 	order := evict.Order{UID: r.UID}
+	if r.Order != nil {
+		order = *r.Order // an eviction of an earlier run may have no record
+	}
 	if _, err := e.begin(&order, max(minGrace, r.Grace), false); err != nil {
 		e.o.Log.Error("the eviction of the pod can't be reported; the kubelet does not stop it", "uid", r.UID, "error", err)
 	}

@@ -56,6 +56,41 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// The order for a pod of a DaemonSet names the taint of the condition for which it was evicted,
+// also if only the record has the cause.
+func TestTaint(t *testing.T) {
+	for _, tt := range []struct {
+		name, cause, recorded string
+		daemonSet             bool
+		want                  string
+	}{
+		{"another owner", "memory.available", "", false, ""},
+		{"DaemonSet", "memory.available", "", true, "evictd.io/memory-pressure"},
+		{"resumed", "", "nodefs.inodesFree", true, "evictd.io/disk-pressure"},
+		{"node shutdown", evict.CauseShutdown, "", true, "evictd.io/node-shutdown"},
+		{"its own limit", evict.CausePodLimit, "", true, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			n.daemonSet = tt.daemonSet
+			n.records.Restore([]evict.Record{{UID: testUID, Pod: testPod, Cause: tt.recorded, Decided: time.Now()}})
+			job := n.job()
+			job.Order.Cause = tt.cause
+			if err := n.Fence(job); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.order().Order.Taint; got != tt.want {
+				t.Errorf("taint %q; want %q", got, tt.want)
+			}
+			n.save()
+			n.restart(false)
+			if got := n.order().Order.Taint; got != tt.want {
+				t.Errorf("taint %q after a restart; want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // mark returns the order in the mark of the fence.
 func (n *node) mark() string {
 	n.t.Helper()
@@ -244,7 +279,9 @@ func TestStartedBehindFence(t *testing.T) {
 	check(0, 0) // agent/act does it
 	n.dryRun = true
 	check(2*lateStart, 0)
-	n.dryRun = false
+	n.dryRun, n.unlisted = false, true
+	check(2*lateStart, 0)
+	n.unlisted = false
 	check(2*lateStart, 1)
 	check(2*lateStart, 1)
 	n.fence()
@@ -253,6 +290,33 @@ func TestStartedBehindFence(t *testing.T) {
 	check(2*lateStart, 2)
 	n.wantStage(kube.StageKilled)
 	n.wantFenced(true)
+}
+
+// A container that was started while the fence was being set is behind it: the pod is killed
+// again once the fence is set.
+func TestStartedWhileFencing(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.decided = true
+	job := n.job()
+	n.beginSetting(testUID)
+	v, err := n.begin(&job.Order, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.revive()
+	n.checkNow()
+	if n.Status().Revived != 0 || n.order() == nil {
+		t.Errorf("status = %+v, log %s; want the fence awaited", n.Status(), n.log)
+	}
+	f, err := n.set(job, v.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.endSetting(testUID, f)
+	n.check(t.Context(), time.Now().Add(2*lateStart))
+	if n.Status().Revived != 1 || len(n.resumed) != 1 {
+		t.Errorf("status = %+v, killed again %+v; want it killed again", n.Status(), n.resumed)
+	}
 }
 
 // revive is what the runtime lists after the kubelet has started a container again.

@@ -1,7 +1,6 @@
 package evictions
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -54,9 +53,12 @@ type node struct {
 	exclusive       string
 	running         pods.Running
 	guard           evict.Guard
+	daemonSet       bool
 	decided, dryRun bool
 	connected       bool
+	shuttingDown    bool
 	resumed         []evict.Order
+	unlisted        bool              // the loop's list has no container to kill
 	saved           []kube.SavedOrder // as they are on disk
 	saves           func()            // called by each request to save; nil for none
 	fenceTimeout    time.Duration
@@ -119,9 +121,15 @@ func (n *node) start() {
 	n.Evictions = New(Options{
 		Orders: n.orders, Inventory: n, Records: n.records, Hierarchy: n.hierarchy, Procfs: "/proc",
 		Exclusive: func(string) string { return n.exclusive },
+		DaemonSet: func(string) bool { return n.daemonSet },
 		Decided:   func() (ok, dryRun bool) { return n.decided, n.dryRun },
-		Resume:    func(_ context.Context, o evict.Order) { n.resumed = append(n.resumed, o) },
-		Connected: func() bool { return n.connected }, Log: log,
+		Resume: func(_ context.Context, o evict.Order) bool {
+			if !n.unlisted {
+				n.resumed = append(n.resumed, o)
+			}
+			return !n.unlisted
+		},
+		Connected: func() bool { return n.connected }, ShuttingDown: func() bool { return n.shuttingDown }, Log: log,
 	})
 	n.execute.Subscribe(n.Report)
 	if err := n.Open(podfence.Options{File: n.marks(), BootID: testBoot, Hierarchy: n.hierarchy}); err != nil {
@@ -221,6 +229,14 @@ func (n *node) job() *act.Job {
 	return &act.Job{
 		Order:      evict.Order{UID: testUID, Pod: testPod, Hard: true, Reason: evict.ReasonEvicted, Message: "The node was low on resource: memory."},
 		Containers: []evict.RunningContainer{{ID: "ctr", Name: "main", Cgroup: n.container()}}, Reported: true,
+	}
+}
+
+// refusePod refuses the pod, of which no container has run.
+func (n *node) refusePod() {
+	n.t.Helper()
+	if err := n.Refuse(&evict.Order{UID: testUID, Pod: testPod, Reason: evict.ReasonEvicted, Message: "refused"}, time.Now()); err != nil {
+		n.t.Fatal(err)
 	}
 }
 
@@ -371,20 +387,4 @@ type metrics struct{}
 
 func (metrics) Evicted(*evict.Record) {}
 
-// buffer is a log that is written and read at the same time.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
+type buffer = kerneltest.Buffer

@@ -7,7 +7,7 @@ import (
 	"github.com/evictd/evictd/agent/podfence"
 )
 
-// Lift lifts the fence of a pod whose order ends although the pod's cgroup exists. The caller
+// Lift releases the fence of a pod whose order ends although the pod's cgroup exists. The caller
 // logs why.
 func (e *Evictions) Lift(uid, _ string) {
 	e.mu.Lock()
@@ -15,15 +15,29 @@ func (e *Evictions) Lift(uid, _ string) {
 	delete(e.byUID, uid)
 	e.mu.Unlock()
 	if v != nil && v.fence != nil {
-		e.liftFence(v.fence)
+		e.release(v.fence)
 	}
 }
 
-// drop removes an eviction whose order has ended and lifts its fence, if it has one. v is a
+// release lifts the fence of a pod whose order has ended. While the node shuts down it keeps the
+// fence, without an order: the pod would run again until evictd stops it a second time. Run lifts
+// it when the shutdown is canceled.
+func (e *Evictions) release(f *podfence.Fence) {
+	if !e.o.ShuttingDown() {
+		e.liftFence(f)
+		return
+	}
+	e.mu.Lock()
+	e.shutdown[f] = true
+	e.mu.Unlock()
+	e.notify() // the shutdown may have been canceled meanwhile
+}
+
+// drop removes an eviction whose order has ended and releases its fence, if it has one. v is a
 // copy: nothing is done if the pod has another order by now, or is just being fenced.
 func (e *Evictions) drop(v *eviction) {
 	if live := e.remove(v); live != nil && live.fence != nil {
-		e.liftFence(live.fence)
+		e.release(live.fence)
 	}
 }
 
@@ -41,6 +55,9 @@ func (e *Evictions) remove(v *eviction) *eviction {
 }
 
 func (e *Evictions) liftFence(f *podfence.Fence) {
+	e.mu.Lock()
+	delete(e.shutdown, f) // it is lifted once
+	e.mu.Unlock()
 	if err := f.Lift(); err != nil {
 		e.o.Log.Error("could not lift the fence of the pod; its containers can't start until it is lifted, trying again", "uid", f.UID(), "cgroup", f.Path(), "error", err)
 		e.mu.Lock()
@@ -52,7 +69,7 @@ func (e *Evictions) liftFence(f *podfence.Fence) {
 	e.count(func(c *Status) { c.Lifted++ })
 }
 
-// end withdraws the order of an eviction and lifts the fence. v is a copy, as of drop.
+// end withdraws the order of an eviction and releases the fence. v is a copy, as of drop.
 func (e *Evictions) end(v *eviction, why string) {
 	live := e.remove(v)
 	if live == nil {
@@ -60,15 +77,16 @@ func (e *Evictions) end(v *eviction, why string) {
 	}
 	e.o.Orders.Refused(live.uid, why)
 	if live.fence != nil {
-		e.liftFence(live.fence)
+		e.release(live.fence)
 	}
 }
 
-// stopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
-const stopTimeout = 5 * time.Second
+// StopTimeout is how long a clean stop waits for answers: half of TimeoutStopSec= of the unit.
+const StopTimeout = 5 * time.Second
 
 // Stop ends all evictions: it waits for answers if evictd-kube is connected, withdraws the
-// orders and lifts all fences. Fence fails from then on. Run must run until Stop returns.
+// orders and lifts all fences. While the node shuts down the fences stay: they end with the node,
+// or the next evictd goes on with the shutdown. Fence fails from then on. Run must run until Stop returns.
 func (e *Evictions) Stop() {
 	e.stopping.Store(true)
 	e.notify() // the actuator's jobs have ended: Run finds the end of the pods
@@ -82,7 +100,7 @@ func (e *Evictions) Stop() {
 	e.fencing.Lock()
 	e.stopped = true
 	e.fencing.Unlock()
-	if e.table == nil {
+	if e.table == nil || e.o.ShuttingDown() {
 		return
 	}
 	lifted, err := e.table.LiftAll()

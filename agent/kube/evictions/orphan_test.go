@@ -47,7 +47,7 @@ func TestForbiddenWhileFencing(t *testing.T) {
 	}
 }
 
-// The fence is set between the begin of a check and the end of the eviction in it.
+// The fence is set between the beginning of a check and the end of the eviction in it.
 func TestFenceSetInCheck(t *testing.T) {
 	n := newNode(t)
 	n.evict(false)
@@ -75,7 +75,7 @@ func TestFenceSetInCheck(t *testing.T) {
 func TestCopyOfAnotherEviction(t *testing.T) {
 	for name, change := range map[string]func(*node, *eviction){
 		"another order": func(_ *node, v *eviction) { v.id = "earlier" },
-		"being fenced":  func(n *node, _ *eviction) { n.countSetting(testUID, 1) },
+		"being fenced":  func(n *node, _ *eviction) { n.beginSetting(testUID) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -92,7 +92,8 @@ func TestCopyOfAnotherEviction(t *testing.T) {
 	}
 }
 
-// A fence that belongs to no eviction is counted, and lifted in the second check that finds it.
+// A fence that belongs to no eviction is counted, and lifted in the first check that finds it
+// after checkInterval: until then it may just be being lifted.
 func TestOrphan(t *testing.T) {
 	n := newNode(t)
 	n.fence()
@@ -102,8 +103,9 @@ func TestOrphan(t *testing.T) {
 	if s := n.Status(); s.Set != 1 || !n.checkNow() {
 		t.Errorf("status = %+v; want the fence counted and checked", s)
 	}
-	n.wantFenced(true)
 	n.checkNow()
+	n.wantFenced(true)
+	n.check(t.Context(), time.Now().Add(checkInterval))
 	n.wantFenced(false)
 	if s := n.Status(); s.Set != 0 || n.checkNow() {
 		t.Errorf("status = %+v; want no fence", s)
@@ -121,5 +123,13 @@ func TestOwns(t *testing.T) {
 	n.update(testUID, func(v *eviction) { v.fence = &podfence.Fence{} })
 	if n.owns(own) {
 		t.Error("the earlier fence of the pod is taken for that of its eviction")
+	}
+	n.update(testUID, func(v *eviction) { v.fence = nil })
+	if !n.owns(own) {
+		t.Error("a fence of the pod is not its eviction's")
+	}
+	n.beginSetting(testUID)
+	if n.owns(own) {
+		t.Error("the earlier fence of the pod is taken for the one that is just being set")
 	}
 }

@@ -39,7 +39,7 @@ func TestEndedWhileFencing(t *testing.T) {
 			if fails {
 				job.Containers[0].Cgroup = "/system.slice/ctr"
 			}
-			n.countSetting(testUID, 1) // Fence is called
+			n.beginSetting(testUID) // Fence is called
 			if _, err := n.begin(&job.Order, 0, true); err != nil {
 				t.Fatal(err)
 			}
@@ -48,7 +48,7 @@ func TestEndedWhileFencing(t *testing.T) {
 			if err := n.Fence(job); (err != nil) != fails {
 				t.Error(err)
 			}
-			n.countSetting(testUID, -1)
+			n.endSetting(testUID, nil)
 			n.wantFenced(!fails)
 			if !fails {
 				n.wantStage(kube.StageKilled)
@@ -57,6 +57,31 @@ func TestEndedWhileFencing(t *testing.T) {
 			n.wantStage(kube.StageEnded)
 		})
 	}
+}
+
+// The end that came while an earlier fence was being set is not that of the containers that are
+// killed later.
+func TestEndedWhileFencingBefore(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.evict(false)
+	job := n.job()
+	n.beginSetting(testUID)
+	v, err := n.begin(&job.Order, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.report(act.LastGone)
+	f, err := n.set(job, v.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.endSetting(testUID, f)
+	n.report(act.Finished)
+	job.Containers[0].Cgroup = "/system.slice/ctr"
+	if err := n.Fence(job); err == nil {
+		t.Error("Fence succeeded")
+	}
+	n.wantStage(kube.StageKilled)
 }
 
 // The end of containers that an earlier run killed is not that of the resumed eviction.

@@ -35,8 +35,8 @@ func (e *Evictions) Close() error {
 }
 
 // Restore continues the evictions of an earlier run, and lifts the fences that belong to none
-// of them. If the configuration asks for dry run, no order stays, and no fence. It is called
-// after Open and before Run.
+// of them. If the configuration asks for dry run, no order stays, and no fence. While the node
+// shuts down, the fences without an order stay. It is called after Open and before Run.
 func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 	e.o.Orders.Restore(saved, time.Now())
 	for _, o := range e.o.Orders.Saved() {
@@ -53,6 +53,10 @@ func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 		if v := e.byUID[f.UID()]; v != nil && v.fence == nil {
 			v.fence = f.Fence
 			e.o.Log.Info("continuing an eviction of an earlier run; the pod's fence is set", "pod", v.pod, "uid", v.uid)
+			continue
+		}
+		if !dryRun && e.o.ShuttingDown() {
+			e.shutdown[f.Fence] = true
 			continue
 		}
 		e.o.Log.Warn("lifting the fence of an earlier run, which has no pending order; the kubelet may start the pod again", "uid", f.UID(), "cgroup", f.Path(), "order", f.Order)
@@ -97,12 +101,13 @@ func (e *Evictions) recoverRunning(ctx context.Context, v *eviction, lastStart i
 	case !decided || e.stopping.Load(): // the loop may resume the eviction
 	case dryRun:
 		e.end(v, "dry run")
+	case v.killed.IsZero() && v.ended: // it was refused
+		e.end(v, "no container of it had run, and one runs now")
 	case v.killed.IsZero():
 		e.end(v, "nothing of it was killed, and its grace period is not known any more")
-	default:
+	case e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true}):
 		e.known(v.uid)
 		e.o.Log.Warn("killing a pod again whose processes an earlier run has left", "pod", v.pod, "uid", v.uid)
-		e.o.Resume(ctx, evict.Order{UID: v.uid, Pod: v.pod, Hard: true})
 	}
 }
 

@@ -38,6 +38,10 @@ func TestRestart(t *testing.T) {
 		n.until("the answer", func() bool { return n.order().Answer == kube.AnswerReported })
 		n.save()
 	}
+	refused := func(n *node) {
+		n.refusePod()
+		n.save()
+	}
 	newer := func(n *node) { n.running.LastStart = time.Now().UnixNano() }
 	decide := func(n *node) { n.decided = true; n.checkNow() }
 	for _, tt := range []struct {
@@ -60,6 +64,12 @@ func TestRestart(t *testing.T) {
 			n.decided = true
 		}, stage: kube.StageKilled, fenced: true},
 		{name: "4 before the mark, the loop does not know the victim", before: unfenced, after: decide, stage: kube.StageKilled, killed: true},
+		{name: "4 before the mark, the loop's list has no container", before: unfenced, after: func(n *node) {
+			n.unlisted = true
+			decide(n)
+			n.unlisted = false
+			n.checkNow()
+		}, stage: kube.StageKilled, killed: true},
 		{name: "4 before the mark, the loop has not decided", before: unfenced, stage: kube.StageKilled},
 		{name: "4 before the mark, in dry run", before: unfenced, after: func(n *node) { n.dryRun = true; decide(n) }, log: "dry run"},
 		{name: "5 before the mark, started again", before: unfenced, down: newer, log: "its kubelet has started it again while evictd did not run"},
@@ -91,6 +101,9 @@ func TestRestart(t *testing.T) {
 		{name: "14 in a clean stop", before: func(n *node) { killed(n); n.connected = false; n.Stop() }, down: newer, log: "started it again"},
 		{name: "14 in a clean stop, answered", before: func(n *node) { answered(n); n.connected = false; n.Stop() }, down: newer, stage: kube.StageEnded},
 		{name: "15 after a clean stop", before: func(n *node) { killed(n); n.connected = false; n.Stop(); n.save() }, down: newer},
+		{name: "16 after a refusal", before: refused, down: (*node).exited, stage: kube.StageEnded},
+		{name: "16 after a refusal, without a sandbox", before: refused, down: (*node).removePod, after: (*node).checkTwice, stage: kube.StageEnded},
+		{name: "17 after a refusal, started", before: refused, down: newer, after: decide, log: "no container of it had run"},
 		{name: "the runtime is not listed", before: killed, down: func(n *node) { n.running = pods.Running{} }, stage: kube.StageKilled, fenced: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

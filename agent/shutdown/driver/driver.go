@@ -34,8 +34,14 @@ type Options struct {
 	// save and does not wait for it.
 	Save        func() error
 	RequestSave func()
-	// Announce reports a new phase to the service manager.
+	// Announce reports a new phase to the service manager and the node's conditions. The
+	// beginning is announced before the first pod is asked to stop.
 	Announce func(shutdown.Phase)
+	// KubeletShutsDown reports whether the kubelet itself stops the pods when the node shuts
+	// down, by its configuration, if that is known. Unanswered returns how many orders to
+	// evictd-kube have no final answer. Both are nil if no evictd-kube is configured.
+	KubeletShutsDown func() (yes, known bool)
+	Unanswered       func() int
 	// Bus is the address of the system bus.
 	Bus string
 }
@@ -70,7 +76,7 @@ type Driver struct {
 
 	// Used by Run only.
 	state        shutdown.State
-	resuming     bool          // the state is an earlier run's and not resumed yet
+	resuming     atomic.Bool   // the state is an earlier run's and not resumed yet; others read it
 	preparing    bool          // the node is about to shut down, by logind's last event
 	pendingEvent *logind.Event // not handled yet; nil if none
 	started      time.Time     // start of Run
@@ -109,12 +115,17 @@ func (d *Driver) Done() <-chan struct{} { return d.done }
 
 // Restore sets the state that an earlier run of this boot saved.
 func (d *Driver) Restore(state shutdown.State) {
-	d.state, d.resuming = state, state.Active()
+	d.state = state
+	d.resuming.Store(state.Active())
 	d.publish()
-	if d.resuming {
+	if state.Active() {
 		d.o.Log.Warn("resuming the node shutdown of an earlier run", "began", state.Began, "pods", len(state.Pods))
 	}
 }
+
+// Resuming reports whether a shutdown of an earlier run has not been resumed yet: its pods have not
+// been asked again to stop.
+func (d *Driver) Resuming() bool { return d.resuming.Load() || d.State().Resuming }
 
 // ViewChanged signals a new view. It never blocks.
 func (d *Driver) ViewChanged() {
@@ -157,18 +168,20 @@ func (d *Driver) Run(ctx context.Context) {
 		}
 		e := d.pendingEvent
 		switch {
-		case d.resuming && (e == nil || e.Preparing):
+		case d.resuming.Load() && (e == nil || e.Preparing):
 			if wait := time.Until(d.started.Add(resumeTimeout)); e == nil && !d.state.Manual && wait > 0 {
 				timer.Reset(wait)
 				continue
 			}
-			in.Event, d.resuming = shutdown.Resume, false
+			in.Event = shutdown.Resume
 			d.ViewChanged() // then handle the event of logind
 		case e != nil && in.Event == shutdown.NoEvent && (!e.Preparing || d.state.Active() || podsListed(v)):
-			d.resuming = false
 			in, d.pendingEvent = d.handleEvent(v, *e), nil
 		}
 		wake := d.step(ctx, v, in, time.Now())
+		if in.Event != shutdown.NoEvent {
+			d.resuming.Store(false)
+		}
 		if reply != nil {
 			reply <- nil // State has the effect of the command
 		}
@@ -196,11 +209,14 @@ func (d *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) 
 		d.o.DelayLock.Release() // releases the lock of a run with another configuration
 		d.o.Log.Warn("node shuts down; evictd stops no pods", "why", d.skipReason)
 	default:
-		in.Event, in.Schedule = shutdown.Begin, v.Config.ShutdownSchedule()
+		in.Event, in.Schedule = shutdown.Begin, d.Schedule(v)
 		if e.Inhibited {
 			// Without a lock logind does not wait; as much as possible is stopped
 			// in order.
 			in.Until = e.Until
+			if d.fences(v) {
+				in.Until = e.Until.Add(-answerTime(time.Until(e.Until)))
+			}
 		}
 		if d.state.Phase == shutdown.Ended && d.state.Manual {
 			d.o.DelayLock.Release() // the operator's shutdown has stopped the pods
@@ -220,7 +236,7 @@ var (
 func (d *Driver) validate(event shutdown.Event) error {
 	v := d.o.View()
 	switch {
-	case v == nil || d.resuming || event == shutdown.Begin && !podsListed(v):
+	case v == nil || d.resuming.Load() || event == shutdown.Begin && !podsListed(v):
 		return ErrNotYet
 	case event == shutdown.Cancel && !d.state.Active():
 		return errNothing
@@ -253,25 +269,6 @@ func podsListed(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
-// SkipReasons returns all reasons not to stop pods in a shutdown.
-func (d *Driver) SkipReasons(v *loop.View) (why []string) {
-	if len(v.Config.ShutdownSchedule()) == 0 {
-		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
-	}
-	if v.Config.Shutdown.BesideKubelet == config.ShutdownOwn {
-		return why
-	}
-	if v.Snapshot.Kubelet.HasSandboxes {
-		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own makes evictd stop them)")
-	} else if v.Snapshot.Kubelet.Process != "" {
-		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own makes evictd stop the pods)")
-	}
-	if d.o.DelayLock.Status().Kubelet {
-		why = append(why, "a kubelet delays shutdowns itself (shutdown.besideKubelet: own makes evictd delay them too)")
-	}
-	return why
-}
-
 // step executes one step of the state machine and its orders. It returns when the next
 // step is due; zero if not before the next event.
 func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
@@ -280,9 +277,9 @@ func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 		d.o.Metrics.Shutdown(&d.state, d.o.DelayLock.Status().Inhibited)
 		return time.Time{}
 	}
-	in.DryRun = len(v.Mode.ReasonsExceptKubelet) > 0
+	in.DryRun, in.Fences = len(v.Mode.ReasonsExceptKubelet) > 0, d.fences(v)
 	if in.Event == shutdown.Begin && in.Manual {
-		in.Schedule = v.Config.ShutdownSchedule()
+		in.Schedule = d.Schedule(v)
 	}
 	began := d.state.Began
 	if in.Event == shutdown.Begin && !d.state.Active() {
@@ -304,6 +301,10 @@ func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	state, orders := shutdown.Step(before, in, now)
 	d.state = state
 	d.publish()
+	if state.Phase == shutdown.Stopping && before.Phase != shutdown.Stopping {
+		d.logBegin(in.DryRun)
+		d.o.Announce(state.Phase)
+	}
 	d.executeOrders(ctx, v, &orders, in.DryRun)
 	if len(orders.Stop)+len(orders.Kill)+len(orders.Gone) > 0 {
 		d.o.RequestSave()

@@ -22,7 +22,7 @@ func (d *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdo
 		rec := d.record(v, stop, dryRun)
 		d.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Repeated, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
-		job := loop.Job(order, &v.Snapshot, guard)
+		job := d.newJob(v, order, guard)
 		job.StopStages = stopStages(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
 		if stop.Repeated {
 			d.o.Execute.Resume(ctx, job, dryRun)
@@ -33,7 +33,7 @@ func (d *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdo
 	for i := range orders.Kill {
 		kill := &orders.Kill[i]
 		d.o.Log.Warn("killing pod; its grace period has passed", "pod", kill.Pod, "uid", kill.UID, "grace", kill.Grace.String())
-		d.o.Execute.Escalate(ctx, loop.Job(evict.Order{UID: kill.UID, Pod: kill.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
+		d.o.Execute.Escalate(ctx, d.newJob(v, evict.Order{UID: kill.UID, Pod: kill.Pod, Cause: evict.CauseShutdown, Hard: true}, guard), dryRun)
 	}
 }
 
@@ -48,6 +48,10 @@ func podOf(v *loop.View, uid string) *evict.Pod {
 // record returns the record of a pod that is being stopped.
 func (d *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
 	reason, message := stop.Reason()
+	if d.newJob(v, evict.Order{UID: stop.UID}, nil).Reported {
+		// The kubelet has started the pod, whenever that was.
+		reason, message = shutdown.ReasonTerminated, shutdown.MessageTerminated
+	}
 	lane := "logind"
 	if d.state.Manual {
 		lane = "operator"
@@ -58,6 +62,10 @@ func (d *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Re
 	}
 }
 
+func (d *Driver) logBegin(dryRun bool) {
+	d.o.Log.Warn(execute.InDryRun(dryRun, "node shuts down; stopping its pods", "node shuts down; dry run, no pod is stopped"), "deadline", d.state.Deadline(), "groups", len(d.state.Schedule), "manual", d.state.Manual)
+}
+
 // phaseChanged logs and saves a change of the phase, and lets the node shut down
 // when the shutdown has ended.
 func (d *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRun bool) {
@@ -66,8 +74,8 @@ func (d *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 	}
 	switch d.state.Phase {
 	case shutdown.Stopping:
-		d.o.Log.Warn(execute.InDryRun(dryRun, "node shuts down; stopping its pods", "node shuts down; dry run, no pod is stopped"), "deadline", d.state.Deadline(), "groups", len(d.state.Schedule), "manual", d.state.Manual)
 		d.o.RequestSave()
+		return // announced before the orders
 	case shutdown.Ended:
 		left := 0
 		for i := range d.state.Pods {
@@ -77,7 +85,7 @@ func (d *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 		}
 		d.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
 			"took", d.state.Ended.Sub(d.state.Began).String(), "pods", len(d.state.Pods), "left", left)
-		d.awaitRecords(ctx)
+		d.awaitReports(ctx)
 		d.saveWithTimeout()
 		d.o.DelayLock.Release()
 	default:
@@ -87,17 +95,30 @@ func (d *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 	d.o.Announce(d.state.Phase)
 }
 
-// endTimeout bounds each of the two waits before the node may shut down: until the
-// records of gone pods are complete, and until the state is saved. Together they take
-// at most four fifths of [shutdown.Reserve]; the rest is for the release of the lock.
+// endTimeout bounds each of the two waits before the node may shut down: until the records of gone
+// pods are complete, which may also take the time for answers of evictd-kube, and until the state
+// is saved. Together they take at most four fifths of [shutdown.Reserve]; the rest is for the
+// release of the lock.
 const endTimeout = shutdown.Reserve * 2 / 5
 
-// awaitRecords waits until the records of all pods that are gone are complete, at most
-// for endTimeout: a list can show that a pod is gone before the call that stops it has
+// awaitReports waits for the answers of evictd-kube, and for the records of pods that are gone, at
+// most for endTimeout and the time for answers.
+func (d *Driver) awaitReports(ctx context.Context) {
+	answers := d.timeForAnswers()
+	ctx, cancel := context.WithTimeout(ctx, answers+endTimeout)
+	defer cancel()
+	if answers > 0 {
+		answersCtx, cancel := context.WithTimeout(ctx, answers)
+		defer cancel()
+		d.awaitAnswers(answersCtx)
+	}
+	d.awaitRecords(ctx)
+}
+
+// awaitRecords waits until the records of all pods that are gone are complete or ctx
+// ends: a list can show that a pod is gone before the call that stops it has
 // returned, and that call may hang.
 func (d *Driver) awaitRecords(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
 	gone := map[string]bool{}
 	for i := range d.state.Pods {
 		if p := &d.state.Pods[i]; p.Status == shutdown.Gone {

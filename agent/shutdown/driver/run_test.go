@@ -26,7 +26,7 @@ func TestShutdownByLogind(t *testing.T) {
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(500 * time.Millisecond)
-		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "phase stopping", "stop web 20s")
 		if s := n.State(); s.Phase != shutdown.Stopping || s.Manual {
 			t.Errorf("state = %+v; want a shutdown by logind in progress", s)
 		}
@@ -53,7 +53,7 @@ func TestCommands(t *testing.T) {
 		if err := n.Command(t.Context(), shutdown.Begin); err != nil {
 			t.Fatalf("Command(Begin) = %v; want nil", err)
 		}
-		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "phase stopping", "stop web 20s")
 		if err := n.Command(t.Context(), shutdown.Cancel); err != nil {
 			t.Errorf("Command(Cancel) = %v; want nil", err)
 		}
@@ -85,26 +85,6 @@ func TestShutdownInDryRun(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		n.expectCalls("in dry run", "dry run: stop web", "save", "done", "phase ended")
 	})
-}
-
-// Next to a kubelet the shutdown is the kubelet's or evictd's by shutdown.besideKubelet alone,
-// whether or not evictions of its pods are reported.
-func TestShutdownNextToAKubelet(t *testing.T) {
-	for _, mode := range []loop.Mode{{DryRun: true, Reasons: []string{"a kubelet owns pods of this node"}}, {Reporting: true}} {
-		for settings, want := range map[string][]string{
-			configured: {"done"}, configured + "shutdown: {besideKubelet: own}": {"stop web 20s", "phase stopping", "save", "done", "phase ended"},
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, settings, web())
-				n.view.Mode, n.view.Snapshot.Kubelet.HasSandboxes = mode, true
-				n.view.Snapshot.Handles = map[string]pods.Handle{"web": {SandboxID: "s", Facts: true}}
-				defer n.start()()
-				n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
-				time.Sleep(30 * time.Second)
-				n.expectCalls("with "+settings, want...)
-			})
-		}
-	}
 }
 
 // A shutdown of an earlier run continues: a pod that the earlier run has asked to
@@ -160,7 +140,7 @@ func TestSavedWithLastRecord(t *testing.T) {
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(10 * time.Second)
-		n.expectCalls("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
+		n.expectCalls("in all", "phase stopping", "stop web 20s", "end of web", "save", "done", "phase ended")
 		if n.lists < 2 || n.requests != 3 {
 			t.Errorf("%d lists and %d saves requested; want lists while the pod stops, and 3 saves: at the beginning, for the pod's order and for its end", n.lists, n.requests)
 		}
@@ -185,7 +165,7 @@ func TestContainersInStages(t *testing.T) {
 		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []evict.RunningContainer{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
-		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "phase stopping", "stop web 20s")
 		if want := []act.StopStage{{IDs: []string{"b"}}, {IDs: []string{"a"}, StartBy: 10 * time.Second}}; !cmp.Equal(n.stages, want) {
 			t.Errorf("stages = %+v; want %+v", n.stages, want)
 		}
@@ -200,7 +180,7 @@ func TestKillAfterReloadToDryRun(t *testing.T) {
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		synctest.Wait()
-		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "phase stopping", "stop web 20s")
 		n.mu.Lock()
 		v := *n.view
 		v.Mode = loop.Mode{DryRun: true, ReasonsExceptKubelet: []string{"the configuration says dryRun: true"}}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/evictd/evictd/tests/cluster"
+)
+
+// podEvictions are the evictions of one contender on a node of a cluster.
+type podEvictions struct {
+	origin
+	cluster.Evictions
+}
+
+// clusterTimeout bounds the step cluster. The kubelet takes a quarter of a minute for each eviction.
+const clusterTimeout = time.Hour
+
+// onCluster is the step cluster: it runs the measurements of tests/cluster.
+func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
+	defer cancel()
+	machine, err := thisMachine(&o)
+	if err != nil {
+		return err
+	}
+	from := (&testbed{machine: machine}).origin()
+	if version, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
+		from.Version = string(bytes.TrimSpace(version))
+	}
+	if err := b.add(result{Machine: &machine}); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "evictd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "evictions")
+	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "bench", "-count", "1", "-parallel", "1", "-timeout", clusterTimeout.String(),
+		"-v", "-run", "^TestMeasure", "./tests/cluster")
+	cmd.Env = append(os.Environ(), cluster.ResultsEnv+"="+file, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go test: %w: %s", err, text)
+	}
+	lines, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, text) // the tests were skipped
+	}
+	var all []*podEvictions
+	for line := range bytes.Lines(lines) {
+		e := &podEvictions{origin: from}
+		if err := json.Unmarshal(line, &e.Evictions); err != nil {
+			return fmt.Errorf("parse %q: %w", line, err)
+		}
+		all = append(all, e)
+		if err := b.add(result{Cluster: e}); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "\nEvictions on a node of a cluster:\n%s", clusterTable(all).text())
+	return err
+}
+
+const clusterAbout = "A cluster of one node with a real API server, controllers, scheduler, kubelet and containerd. A pod of a Deployment " +
+	"allocates 640 MiB at full speed at a random time, next to three calm pods of 32 MiB. The threshold of the memory of all pods " +
+	"(allocatableMemory.available, of 1 GiB) is 512 MiB, as no other threshold is near. All pods tolerate all taints, so that the replacement comes to the " +
+	"same node; everything else has its default configuration. The first signal is a SIGTERM or a SIGKILL. What follows the end of the last " +
+	"process is as a client of the API server sees it; \"report sent\" is when the API server received the report of evictd-kube " +
+	"(its audit log)."
+
+// clusterTable returns a table with a row per contender.
+func clusterTable(all []*podEvictions) *table {
+	t := &table{head: []string{
+		"", "n", "crossing → first signal: median", "max", "overshoot: median", "max", "last process gone → report sent: median", "p99",
+		"→ Failed, Evicted: median", "max", "→ replacement runs: median", "max", "victims restarted", "other pods evicted", "other events",
+	}}
+	figure := func(values []int64, q float64, format func(int64) string) string {
+		if len(values) == 0 {
+			return "–"
+		}
+		return format(quantile(values, q))
+	}
+	for _, e := range all {
+		t.add(e.Contender, fmt.Sprint(len(e.Replaced)+e.NotEvicted),
+			figure(e.Signalled, 0.5, milliseconds), figure(e.Signalled, 1, milliseconds),
+			figure(e.Overshoot, 0.5, size), figure(e.Overshoot, 1, size),
+			figure(e.Sent, 0.5, milliseconds), figure(e.Sent, 0.99, milliseconds),
+			figure(e.Reported, 0.5, milliseconds), figure(e.Reported, 1, milliseconds),
+			figure(e.Replaced, 0.5, milliseconds), figure(e.Replaced, 1, milliseconds),
+			fmt.Sprint(e.Restarts), fmt.Sprint(e.Bystanders), e.others())
+	}
+	return t
+}
+
+// others lists what is not in the columns.
+func (e *podEvictions) others() string {
+	return joinCounts([]count{{"before a sample was below", e.Early}, {"not evicted", e.NotEvicted}, {"never shown as evicted", e.Unreported}})
+}
+
+// clusterEvictions returns the evictions on the clusters of a machine.
+func (b *resultSet) clusterEvictions(on string) (all []*podEvictions) {
+	for _, r := range b.results {
+		if e := r.Cluster; e != nil && e.On == on {
+			all = append(all, e)
+		}
+	}
+	return all
+}

@@ -1,0 +1,36 @@
+package cluster
+
+// Evictions are evictions of one pod after the other on a node with a real kubelet, by one
+// contender. Lists have one value for each eviction, in microseconds if not said otherwise.
+type Evictions struct {
+	Contender string `json:"contender"`
+	// Signalled is the time from the crossing of the threshold to the first SIGTERM or SIGKILL to a
+	// process of the victim, and Ended that to the end of its last process.
+	Signalled []int64 `json:"signalledMicroseconds"`
+	Ended     []int64 `json:"endedMicroseconds"`
+	// Sent is the time from the end of the last process until the API server has received the
+	// report of evictd-kube, Reported that until the API server has shown the pod as Failed
+	// with the reason Evicted, and Replaced that until it has shown the replacement running.
+	Sent     []int64 `json:"sentMicroseconds,omitempty"`
+	Reported []int64 `json:"reportedMicroseconds"`
+	Replaced []int64 `json:"replacedMicroseconds"`
+	// Overshoot is how far the signal fell below the threshold, in KiB.
+	Overshoot []int64 `json:"overshootKiB"`
+	// Early counts victims that got a signal before a sample was below the threshold; they are in
+	// none of the lists above but Sent, Reported and Replaced.
+	Early int `json:"early,omitempty"`
+	// Restarts counts victims of which a container ran again, NotEvicted those that lived for two
+	// minutes, Unreported those that were never shown as Failed with the reason Evicted, and
+	// Bystanders the other pods that were evicted, also replacements of those.
+	Restarts   int `json:"restarts"`
+	NotEvicted int `json:"notEvicted"`
+	Unreported int `json:"unreported"`
+	Bystanders int `json:"bystanders"`
+}
+
+// The environment variables of TestMeasure…: the file that gets a line of JSON with the
+// [Evictions] of each contender, and how many evictions are measured.
+const (
+	ResultsEnv   = "EVICTD_BENCH_RESULTS"
+	EvictionsEnv = "EVICTD_BENCH_EVICTIONS"
+)

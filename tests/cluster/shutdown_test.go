@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/shutdown"
+)
+
+// shutdownPeriod is how long a shutdown of the node may take in TestShutdown, preStopTime how long
+// the preStop hook of a pod takes.
+const shutdownPeriod, preStopTime = 15 * time.Second, 3 * time.Second
+
+// TestShutdown: when the node shuts down, evictd stops the pods of a kubelet that has no shutdown
+// grace period. The kubelet runs preStop hooks, no pod that must not run twice does, and a static pod
+// does not run again until the shutdown is canceled. An evictd that is killed goes on with it. Without
+// the API server the pods stop as well.
+func TestShutdown(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	c := startKubeNode(t)
+	manifests := filepath.Join(c.dir, "manifests")
+	if err := os.Mkdir(manifests, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.restartKubelet(func(yaml string) string { return yaml + "staticPodPath: " + manifests + "\n" })
+	c.settings = "shutdownGracePeriod: " + shutdownPeriod.String() + "\nshutdownGracePeriodCriticalPods: 2s\n"
+	c.startEnforcing()
+	c.until("evictd's shutdown", func() bool { return len(c.status().Shutdown.Why) == 0 })
+
+	hook := func() fields {
+		hog := hogContainer("main")
+		hog["lifecycle"] = fields{"preStop": fields{"sleep": fields{"seconds": int(preStopTime.Seconds())}}}
+		return podSpec("Always", hog)
+	}
+	stubborn := podSpec("Always", hogWith("main", "grow", "-bytes", "8388608", "-delay", "24h", "-ignore-term"))
+	workloads := []*workload{
+		{"graceful", "Deployment", hook()}, {"exclusive", "StatefulSet", hook()}, {"stubborn", "Deployment", stubborn},
+	}
+	for _, w := range workloads {
+		c.create(w)
+	}
+	static := &workload{"static", "Pod", podSpec("Always", hogContainer("main"))}
+	c.writeStatic(manifests, static)
+
+	c.shutdownReported(workloads, static)
+	c.cancelShutdown(static)
+	for _, w := range workloads {
+		if w.name == "stubborn" {
+			c.remove(w)
+		}
+	}
+	c.shutdownWithoutServer(workloads[:2], static)
+}
+
+// writeStatic writes the manifest of a static pod.
+func (c *kubeNode) writeStatic(dir string, w *workload) {
+	c.t.Helper()
+	content, err := json.Marshal(fields{
+		"apiVersion": "v1", "kind": "Pod", "metadata": fields{"name": w.name, "namespace": "default", "labels": fields{"app": w.name + "-n1"}}, "spec": w.template,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, w.name+".json"), content, 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// waitStatic waits until the static pod runs and returns it as the runtime has it: with the
+// kubelet's UID, not with that of its object.
+func (c *kubeNode) waitStatic(w *workload) *corev1.Pod {
+	c.t.Helper()
+	var pod corev1.Pod
+	c.until("static pod", func() bool {
+		for _, s := range c.events.last(w.name + "-n1") {
+			if !s.deleted && s.Status.Phase == corev1.PodRunning {
+				pod = s.Pod
+				pod.UID = types.UID(s.Annotations["kubernetes.io/config.hash"])
+				return len(c.hogs(&pod)) > 0
+			}
+		}
+		return false
+	})
+	return &pod
+}
+
+// begin begins a shutdown as an operator does, and returns when.
+func (c *kubeNode) begin() time.Time {
+	c.t.Helper()
+	if _, err := control.NewClient(c.control()).BeginShutdown(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	return time.Now()
+}
+
+// waitStopped waits for the end of the shutdown and returns the state of evictd then.
+func (c *kubeNode) waitStopped(began time.Time) control.Status {
+	c.t.Helper()
+	var s control.Status
+	c.until("end of the shutdown", func() bool {
+		s = c.status()
+		return s.Shutdown.Phase == string(shutdown.Ended)
+	})
+	if took := time.Since(began); took > shutdownPeriod+shutdown.Reserve {
+		c.t.Errorf("the shutdown took %v; want at most %v", took, shutdownPeriod+shutdown.Reserve)
+	}
+	c.t.Logf("pods stopped after %v", since(began))
+	return s
+}
+
+// observed begins to observe the pods of workloads, by their names.
+func (c *kubeNode) observed(workloads []*workload, static *workload) map[string]*victim {
+	c.t.Helper()
+	all := map[string]*victim{}
+	for _, w := range workloads {
+		p := c.waitRunning(w)
+		c.until("facts about "+w.name, func() bool { return c.eligible(string(p.UID)) })
+		all[w.name] = c.observe(w, &p.Pod)
+	}
+	all[static.name] = c.observe(static, c.waitStatic(static))
+	return all
+}
+
+// emptyAfter returns how long after a time the last process of the pod was gone.
+func (v *victim) emptyAfter(began time.Time) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.empty.IsZero() {
+		v.c.t.Errorf("%s: processes are left", v.w.name)
+	}
+	if len(v.revived) > 0 {
+		v.c.t.Errorf("%s: processes ran again: %q", v.w.name, v.revived)
+	}
+	return v.empty.Sub(began).Round(time.Millisecond)
+}
+
+// reportedAs returns the answer in the last record of a pod, which must be that of a shutdown.
+func (v *victim) reportedAs() string {
+	var r evict.Record
+	v.c.until("end of the record of "+v.w.name, func() bool {
+		found, ok := v.record()
+		r = found
+		return ok && r.Result != evict.ResultPending
+	})
+	if r.Cause != evict.CauseShutdown || r.Reason != shutdown.ReasonTerminated || r.Result != evict.ResultKilled && r.Result != evict.ResultStopped {
+		v.c.t.Errorf("record of %s: %+v; want that of a shutdown", v.w.name, r)
+	}
+	return r.ReportAnswer
+}
+
+// shutdownReported shuts the node down, and kills evictd while it waits for the end of a pod that
+// ignores SIGTERM.
+func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
+	c.t.Helper()
+	pods := c.observed(workloads, static)
+	began := c.begin()
+	for _, name := range []string{"graceful", "exclusive"} {
+		pods[name].reportedAs() // which would else be unknown
+	}
+	time.Sleep(time.Second) // until the records are saved
+	kill(c.t, c.cmd)
+	c.startAgent()
+	c.waitStopped(began)
+	for name, want := range map[string][2]time.Duration{
+		"graceful": {preStopTime, preStopTime + 3*time.Second}, "exclusive": {preStopTime, preStopTime + 3*time.Second},
+		"stubborn": {11 * time.Second, 14 * time.Second}, // the end of the group, less the time for answers
+		"static":   {0, 14 * time.Second},
+	} {
+		v := pods[name]
+		if got := v.emptyAfter(began); got < want[0] || got > want[1] {
+			c.t.Errorf("%s was stopped after %v; want between %v and %v", name, got, want[0], want[1])
+		} else {
+			c.t.Logf("%s was stopped after %v", name, got)
+		}
+		answer := v.reportedAs()
+		if want := map[bool]string{true: "", false: "reported"}[name == "static"]; answer != want {
+			c.t.Errorf("%s: answer %q; want %q", name, answer, want)
+		}
+	}
+	taints := c.node().taints()
+	if !slices.Contains(taints, "evictd.io/node-shutdown:NoSchedule") {
+		c.t.Errorf("taints in the shutdown: %q", taints)
+	}
+	for _, name := range []string{"graceful", "stubborn"} {
+		states := c.events.of(string(pods[name].pod.UID))
+		if _, ok := first(states, func(s *podState) bool {
+			return s.Status.Phase == corev1.PodFailed && s.Status.Reason == shutdown.ReasonTerminated && s.Status.Message == shutdown.MessageTerminated
+		}); !ok {
+			c.t.Errorf("%s was not reported: %s", name, pods[name].history(&outcome{}))
+		}
+	}
+	time.Sleep(restartTime)
+	for _, v := range pods {
+		v.emptyAfter(began) // nothing ran again
+	}
+	if states := c.events.last("exclusive"); slices.ContainsFunc(states, func(s podState) bool {
+		return !s.deleted && s.UID != pods["exclusive"].pod.UID && s.Spec.NodeName != ""
+	}) {
+		c.t.Errorf("a replacement of the pod that must not run twice was scheduled to the node: %+v", states)
+	}
+}
+
+// cancelShutdown cancels the operator's shutdown: the static pod runs again, and so do the workloads.
+func (c *kubeNode) cancelShutdown(static *workload) {
+	c.t.Helper()
+	if s := c.status().Kubernetes; s == nil || s.Orders.Fences == 0 {
+		c.t.Errorf("no fence is set: %+v", s)
+	}
+	if _, err := control.NewClient(c.control()).CancelShutdown(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.waitStatic(static)
+	c.until("end of the taint", func() bool {
+		return !slices.ContainsFunc(c.node().taints(), func(t string) bool { return strings.HasPrefix(t, "evictd.io/") })
+	})
+}
+
+// shutdownWithoutServer shuts the node down while the API server is stopped. The reports follow.
+func (c *kubeNode) shutdownWithoutServer(workloads []*workload, static *workload) {
+	c.t.Helper()
+	pods := c.observed(workloads, static)
+	signal(c.t, c.api, syscall.SIGSTOP)
+	began := c.begin()
+	c.waitStopped(began)
+	time.Sleep(restartTime) // the kubelet tries to start the containers again
+	for name, v := range pods {
+		c.t.Logf("without the API server %s was stopped after %v", name, v.emptyAfter(began))
+		if got := v.emptyAfter(began); got > 10*time.Second {
+			c.t.Errorf("%s was stopped after %v; want it before the end of the group", name, got)
+		}
+	}
+	signal(c.t, c.api, syscall.SIGCONT)
+	for _, w := range workloads {
+		v := pods[w.name]
+		c.until("report of "+w.name, func() bool { r, ok := v.record(); return ok && r.ReportAnswer != "" })
+		v.emptyAfter(began)
+	}
+}
