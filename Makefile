@@ -40,8 +40,8 @@ test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) ./...
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
-# packages are unpacked into a cache directory; without that, tests are skipped. etcd,
-# promtool and Kubernetes, for tests/cluster, come into the same directory.
+# packages are unpacked into a cache directory; without that, tests are skipped. promtool,
+# etcd and Kubernetes, for tests/cluster, come into the same directory.
 .PHONY: fetch
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \

@@ -3,12 +3,15 @@
 #
 #   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
 #
-# It installs nothing. It unpacks etcd and promtool from Debian's packages etcd-server and prometheus (apt verifies the
-# signatures), and builds kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and the kubelet from the Go
-# module k8s.io/kubernetes, kustomize in the version that kubectl contains, and Helm (kubernetes/go.sum has the checksums
-# of all modules), which takes six minutes on two cores. The environment variable GO may name another go command. It
-# keeps what is already there. Exit status 0 means that CACHE/cluster/etcd, CACHE/cluster/promtool and the programs
-# CACHE/cluster/NAME-VERSION can run here.
+# It installs nothing. It unpacks promtool from Debian's package prometheus (apt verifies the signature), and builds
+# kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and the kubelet from the Go module k8s.io/kubernetes,
+# etcd in the version that is Kubernetes' own, kustomize in the version that kubectl contains, and Helm
+# (kubernetes/go.sum has the checksums of all modules), which takes six minutes on two cores. The environment variable
+# GO may name another go command. It keeps what is already there. Exit status 0 means that CACHE/cluster/promtool and
+# the programs CACHE/cluster/NAME-VERSION, of which VERSION is that of Kubernetes, can run here.
+#
+# Debian's etcd is not used: with 3.4 this API server refuses lists that are streamed as a watch (Cacher.Watch in
+# k8s.io/apiserver/pkg/storage/cacher/cacher.go), which clients use everywhere else.
 #
 # The kubelet is called node-agent-VERSION: an evictd that runs on the machine takes a process whose executable is
 # called kubelet for that of its own node.
@@ -53,7 +56,6 @@ debian() {
 	done
 	mv "$work/root/usr/bin/$program" "$cache/$program"
 }
-debian etcd-server etcd
 debian prometheus promtool
 
 # The package of each program, its name as it is built, its name in the cache, and what makes it print its version.
@@ -63,6 +65,7 @@ k8s.io/kubernetes/cmd/kube-scheduler kube-scheduler kube-scheduler --version
 k8s.io/kubernetes/cmd/kubectl kubectl kubectl version --client
 k8s.io/kubernetes/cmd/kubelet kubelet node-agent --version
 sigs.k8s.io/kustomize/kustomize/v5 kustomize kustomize version
+go.etcd.io/etcd/server/v3 server etcd --version
 helm.sh/helm/v3/cmd/helm helm helm version"
 
 # One build, in which they share the packages, for all that are missing.
@@ -83,6 +86,5 @@ echo "$programs" | while read -r _ built name print; do
 	# shellcheck disable=SC2086
 	"$cache/$name-$version" $print >/dev/null
 done
-"$cache/etcd" --version >/dev/null
 "$cache/promtool" --version >/dev/null
-echo "etcd, promtool and Kubernetes $version are in $cache"
+echo "promtool, etcd and Kubernetes $version are in $cache"

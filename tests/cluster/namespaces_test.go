@@ -38,7 +38,7 @@ func inNamespaces(t *testing.T) bool {
 	if err := node.Check(""); err != nil {
 		t.Skipf("needs %v", err)
 	}
-	findPrograms(t, "etcd", apiServer, controllerManager, scheduler, kubelet, kustomize)
+	findPrograms(t, etcd, apiServer, controllerManager, scheduler, kubelet, kustomize)
 	dir := sharedDir(t)
 	buildInto(t, dir, "./cmd/evictd", "./cmd/evictd-kube", "./tests/hog")
 	args := []string{"-test.v", "-test.run", "^" + t.Name() + "$"}

@@ -35,10 +35,11 @@ const (
 	apiVersion = "1.36.3" // that of kubernetes/go.mod
 )
 
-// The programs of Kubernetes, and kustomize. The kubelet has another name so that an evictd that runs on
+// The programs of Kubernetes, etcd, kustomize and Helm. The kubelet has another name so that an evictd that runs on
 // this machine does not take it for the kubelet of its node.
 const (
 	apiServer         = "kube-apiserver-" + apiVersion
+	etcd              = "etcd-" + apiVersion
 	controllerManager = "kube-controller-manager-" + apiVersion
 	scheduler         = "kube-scheduler-" + apiVersion
 	kubelet           = "node-agent-" + apiVersion
@@ -95,7 +96,7 @@ func newRig(t *testing.T) *rig {
 // newRigWith is newRig; with audit, the API server logs the writes of the pods' status.
 func newRigWith(t *testing.T, audit bool) *rig {
 	t.Helper()
-	cache := findPrograms(t, "etcd", apiServer)
+	cache := findPrograms(t, etcd, apiServer)
 	r := &rig{t: t, dir: sharedDir(t), cache: cache, etcdAddress: freeAddress(t), address: freeAddress(t)}
 	var err error
 	if r.key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
@@ -104,7 +105,7 @@ func newRigWith(t *testing.T, audit bool) *rig {
 	r.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(r.key)})))
 	r.write("tokens.csv", adminToken+",admin,admin,system:masters\n"+nodeToken+",system:node:n1,n1,system:nodes\n")
 	peer := freeAddress(t)
-	r.start("etcd", filepath.Join(cache, "etcd"), nil, "--data-dir", filepath.Join(r.dir, "etcd"), "--listen-client-urls", "http://"+r.etcdAddress,
+	r.start("etcd", filepath.Join(cache, etcd), nil, "--data-dir", filepath.Join(r.dir, "etcd"), "--listen-client-urls", "http://"+r.etcdAddress,
 		"--advertise-client-urls", "http://"+r.etcdAddress, "--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
 		"--initial-cluster", "default=http://"+peer)
 	if audit {
