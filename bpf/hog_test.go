@@ -153,18 +153,15 @@ func runHog(t *testing.T) {
 	os.Exit(0) // so that the test framework prints nothing
 }
 
-// activate makes a file's page cache active: the classic LRU activates a page when it is
-// read again (mm/swap.c: folio_mark_accessed), the multi-generational one when a page
-// fault adds it (mm/swap.c: folio_add_lru).
+// activate brings a cold file into the active page cache: the classic LRU activates a page when
+// it is read again (mm/swap.c: folio_mark_accessed), the multi-generational one when a page fault
+// adds it (mm/swap.c: folio_add_lru).
 func activate(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return err
-	}
 	mapped, err := unix.Mmap(int(f.Fd()), 0, cachedBytes, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return err

@@ -109,9 +109,8 @@ func TestNestedFileCacheCrosses(t *testing.T) {
 	tenant := top.child(t, "burstable").child(t, "tenant").child(t, "container")
 	tenant.makeNested(t, "nested", 3000)
 	hog := startHog(t, cgroup{filepath.Join(tenant.dir, "nested2999"), tenant.v1})
-	file := cacheFile(t)
+	file := coldFile(t)
 	th := armPodsThreshold(t, s, top, 24*mib)
-	hog.run("cache %s", file)
 	hog.run("activate %s", file)
 	c := nextRecord(t, ring).Crossing
 	if !c.Waiting {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func setPods(t testing.TB, s *Sampler, c cgroup) {
@@ -37,6 +38,28 @@ func pods(t *testing.T, s *Sampler) Pods {
 func cacheFile(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "cache")
+}
+
+// coldFile returns the name of such a file that has content, none of which is cached. A file that a
+// hog writes and drops would look like memory of its processes meanwhile: pages leave their list
+// before they are uncharged (mm/swap.c: folios_put_refs).
+func coldFile(t *testing.T) string {
+	t.Helper()
+	name := cacheFile(t)
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for piece, size := make([]byte, mib), 0; size < cachedBytes; size += len(piece) {
+		if _, err := f.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 func TestPodsFigures(t *testing.T) {
