@@ -77,7 +77,7 @@ func fencePod(t *testing.T, dir string) (limit string) {
 	defer table.Close()
 	fence, err := table.Prepare("u1", []string{at})
 	if err == nil {
-		err = fence.Set("ORDER1")
+		err = fence.Set("ORDER1", "")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -33,6 +33,16 @@ func (s *SavedOrder) EachTime(f func(*time.Time)) {
 	}
 }
 
+// Order returns the pending order for a pod; ok is false if it has none.
+func (o *Orders) Order(uid string) (saved SavedOrder, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.byUID[uid]; p != nil {
+		return p.SavedOrder, true
+	}
+	return SavedOrder{}, false
+}
+
 // Saved returns the orders that are pending, the oldest first.
 func (o *Orders) Saved() []SavedOrder {
 	o.mu.Lock()

@@ -27,7 +27,7 @@ func TestSetAllocatesNothing(t *testing.T) {
 	}
 	at := 0
 	if n := testing.AllocsPerRun(runs, func() {
-		if err := fences[at].Set("order"); err != nil {
+		if err := fences[at].Set("order", ""); err != nil {
 			t.Error(err)
 		}
 		at++
@@ -112,7 +112,7 @@ func benchmarkPrepareAndSet(b *testing.B, p *testPod) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := f.Set("order"); err != nil {
+		if err := f.Set("order", ""); err != nil {
 			b.Fatal(err)
 		}
 		f.Close() // it keeps the descriptors while it is set
@@ -155,7 +155,7 @@ func benchmarkSet(b *testing.B, p *testPod, dir string) {
 	var took []time.Duration
 	for b.Loop() {
 		start := time.Now()
-		if err := f.Set("order"); err != nil {
+		if err := f.Set("order", ""); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(start))

@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 		file := marksFile(t)
 		table, _ := openTable(t, h, file)
 		f := p.prepare(table)
-		if err := f.Set("1"); err != nil {
+		if err := f.Set("1", ""); err != nil {
 			t.Fatal(err)
 		}
 		if r, err := table.Check(); len(r.Set) != 1 || len(r.Changed) != 0 || err != nil {
@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("limits after Lift = %s, %v; want those that were written last, %s", p.limits(), err, p.all("77"))
 		}
 
-		if err := f.Set("2"); err != nil {
+		if err := f.Set("2", ""); err != nil {
 			t.Fatal(err)
 		}
 		p.write(p.files[0], "99") // Check has not seen it
@@ -73,7 +73,7 @@ func TestControllerDisabled(t *testing.T) {
 	}
 	table, _ := openTable(t, h, marksFile(t))
 	f := p.prepare(table)
-	if err := f.Set("1"); err != nil {
+	if err := f.Set("1", ""); err != nil {
 		t.Fatal(err)
 	}
 	p.disablePIDs()
@@ -103,7 +103,7 @@ func TestPartial(t *testing.T) {
 	} else {
 		f.mark.has[cgroup.PIDsMax] = true // as if it had been there at Prepare
 	}
-	if err := f.Set("1"); !errors.Is(err, ErrPartial) || errors.Is(err, cgroup.ErrGone) {
+	if err := f.Set("1", ""); !errors.Is(err, ErrPartial) || errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Set = %v; want %v", err, ErrPartial)
 	}
 	if err := p.mkdir(); !errors.Is(err, unix.EAGAIN) {
@@ -155,14 +155,14 @@ func TestFileFaults(t *testing.T) {
 			file := marksFile(t)
 			table, _ := openTable(t, h, file)
 			first, second := p.prepare(table), other.prepare(table)
-			if err := first.Set("1"); err != nil {
+			if err := first.Set("1", ""); err != nil {
 				t.Fatal(err)
 			}
 			if err := tt.do(file); err != nil {
 				t.Fatal(err)
 			}
 			// A file that is gone or truncated keeps nothing from being fenced.
-			if err := second.Set("2"); err != nil {
+			if err := second.Set("2", ""); err != nil {
 				t.Errorf("Set: %v", err)
 			}
 			if r, err := table.Check(); len(r.Set) != 2 || err == nil || !strings.Contains(err.Error(), "mark") {
@@ -191,7 +191,7 @@ func TestFileBecomesDirectory(t *testing.T) {
 	file := marksFile(t)
 	table, _ := openTable(t, h, file)
 	f := p.prepare(table)
-	err := errors.Join(f.Set("1"), os.Remove(file), os.Mkdir(file, 0o700))
+	err := errors.Join(f.Set("1", ""), os.Remove(file), os.Mkdir(file, 0o700))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestConcurrent(t *testing.T) {
 			workers.Go(func() {
 				for n := range 100 {
 					f := p.prepare(table)
-					if err := f.Set(fmt.Sprint(i, worker, n)); err != nil && !errors.Is(err, ErrBusy) {
+					if err := f.Set(fmt.Sprint(i, worker, n), ""); err != nil && !errors.Is(err, ErrBusy) {
 						t.Errorf("Set: %v", err)
 					}
 					if err := f.Lift(); err != nil && !errors.Is(err, ErrBusy) {

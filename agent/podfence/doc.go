@@ -22,8 +22,8 @@
 // (pkg/kubelet/cm/pod_container_manager_linux.go: EnsureExists).
 //
 // A fence that outlives its eviction keeps the pod in CrashLoopBackOff for ever. So the
-// fence is marked before it is set: a record with the old limits in a file below /run,
-// which an evictd that starts after a crash reads. The cgroup's removal ends its fence.
+// fence is marked before it is set: a record with the old limits and the order in a file below
+// /run, which an evictd that starts after a crash reads. The cgroup's removal ends its fence.
 //
 // # Who calls what
 //

@@ -50,22 +50,22 @@ func (f *Fence) UID() string { return f.mark.uid }
 // Path returns the pod's cgroup, as a path below the root of its hierarchy.
 func (f *Fence) Path() string { return f.mark.path }
 
-// Set marks the fence with the ID of an order, of at most 64 bytes, and sets the limits of
-// the pod's cgroup to 0. It returns nil at once if the fence is set, and leaves the first
-// order in the mark. It fails with [cgroup.ErrGone] if the cgroup was removed, with
+// Set marks the fence with the ID of an order, of at most 64 bytes, and a note about it, of at
+// most [MaxNote], and sets the limits of the pod's cgroup to 0. It returns nil at once if the
+// fence is set, and leaves the first order in the mark. It fails with [cgroup.ErrGone] if the cgroup was removed, with
 // [ErrFull], and if the mark can't be written: then there is no fence. It returns
 // [ErrPartial] if one of the limits could not be written. A fence of SetForking is completed,
 // which takes the mutex of the Table.
-func (f *Fence) Set(order string) error { return f.begin(order, false) }
+func (f *Fence) Set(order, note string) error { return f.begin(order, note, false) }
 
 // SetForking is Set, except that the pod's processes can fork: only cgroup.max.descendants is
 // set, so that no container starts. It does nothing if the fence is set, and fails with
 // [kernel.ErrUnavailable] on v1.
-func (f *Fence) SetForking(order string) error { return f.begin(order, true) }
+func (f *Fence) SetForking(order, note string) error { return f.begin(order, note, true) }
 
-func (f *Fence) begin(order string, forks bool) error {
-	if len(order) > maxOrder {
-		return fmt.Errorf("fence pod %s: order ID of %d bytes; at most %d can be marked", f.mark.uid, len(order), maxOrder)
+func (f *Fence) begin(order, note string, forks bool) error {
+	if len(order) > maxOrder || len(note) > MaxNote {
+		return fmt.Errorf("fence pod %s: order ID of %d bytes and note of %d; at most %d and %d can be marked", f.mark.uid, len(order), len(note), maxOrder, MaxNote)
 	}
 	before := idle
 	if !f.state.CompareAndSwap(idle, setting) {
@@ -73,7 +73,7 @@ func (f *Fence) begin(order string, forks bool) error {
 			return f.notIdle(forks)
 		}
 	}
-	marked, err := f.set(order, forks)
+	marked, err := f.set(order, note, forks)
 	after := before
 	if marked {
 		after = set
@@ -131,7 +131,7 @@ func (f *Fence) sets(file cgroup.LimitFile) bool { return file != cgroup.PIDsMax
 
 // set reads the limits again, marks the fence and writes the limits. marked is false if no
 // limit was written.
-func (f *Fence) set(order string, forks bool) (marked bool, err error) {
+func (f *Fence) set(order, note string, forks bool) (marked bool, err error) {
 	if forks && !f.mark.has[cgroup.MaxDescendants] {
 		return false, fmt.Errorf("%w: without pids.max there is no fence on cgroup v1", kernel.ErrUnavailable)
 	}
@@ -143,7 +143,7 @@ func (f *Fence) set(order string, forks bool) (marked bool, err error) {
 		}
 		f.slot = slot
 	}
-	f.mark.order, f.mark.forks = order, forks
+	f.mark.order, f.mark.note, f.mark.forks = order, note, forks
 	if err := f.writeMark(); err != nil {
 		return false, err
 	}
@@ -184,9 +184,26 @@ func (f *Fence) writeMark() error {
 	return f.table.write(f.slot, &f.record)
 }
 
+// Disown removes the order from the mark of a fence that is set and stays: the next evictd does
+// not go on with that order. It does nothing for a fence that is not set.
+func (f *Fence) Disown() {
+	f.table.mu.Lock()
+	defer f.table.mu.Unlock()
+	if f.state.Load() == set {
+		f.disown()
+	}
+}
+
+// disown is Disown with the table's mutex locked. If the mark can't be written, Check repairs the
+// file, with the mark as it is then.
+func (f *Fence) disown() {
+	f.mark.order, f.mark.note = "", ""
+	_ = f.writeMark()
+}
+
 // Lift restores the limits that the fence replaced, or those that others have written
 // since, and clears the mark. A removed cgroup needs nothing, nor does a fence that is not
-// set. If Lift fails, the mark stays, and [Table.Check] tries again.
+// set. If Lift fails, the mark stays, without the order, and [Table.Check] tries again.
 func (f *Fence) Lift() error {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()
@@ -209,6 +226,7 @@ func (f *Fence) lift() (wasSet bool, err error) {
 	}
 	err = f.retry(f.restore)
 	if err != nil && !errors.Is(err, cgroup.ErrGone) {
+		f.disown()
 		f.state.Store(liftFailed)
 		return true, fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
 	}

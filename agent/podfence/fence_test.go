@@ -38,7 +38,7 @@ func TestFence(t *testing.T) {
 			}
 		}
 		check("before Set", nil)
-		if err := f.Set("order1"); err != nil {
+		if err := f.Set("order1", ""); err != nil {
 			t.Fatal(err)
 		}
 		check("fenced", unix.EAGAIN)
@@ -49,7 +49,7 @@ func TestFence(t *testing.T) {
 		if len(marks) != 1 || marks[0].uid != p.uid || marks[0].order != "order1" || marks[0].path != p.path {
 			t.Errorf("marks = %+v; want one of pod %s with order1 and path %s", marks, p.uid, p.path)
 		}
-		if err := f.Set("order2"); err != nil { // set already
+		if err := f.Set("order2", ""); err != nil { // set already
 			t.Errorf("second Set: %v", err)
 		}
 		if err := f.Lift(); err != nil {
@@ -65,7 +65,7 @@ func TestFence(t *testing.T) {
 		if err := f.Lift(); err != nil { // not set
 			t.Errorf("second Lift: %v", err)
 		}
-		if err := f.Set("order3"); err != nil {
+		if err := f.Set("order3", ""); err != nil {
 			t.Errorf("Set after Lift: %v", err)
 		}
 		check("fenced again", unix.EAGAIN)
@@ -133,12 +133,12 @@ func TestPrepareAgain(t *testing.T) {
 	table, _ := openTable(t, h, file)
 	before := p.limits()
 	first := p.prepare(table)
-	if err := first.Set("1"); err != nil {
+	if err := first.Set("1", ""); err != nil {
 		t.Fatal(err)
 	}
 	second := p.prepare(table)
 	first.Close()
-	if err := second.Set("2"); err != nil {
+	if err := second.Set("2", ""); err != nil {
 		t.Error(err)
 	}
 	if marks := marksIn(t, file); len(marks) != 1 {
@@ -154,7 +154,7 @@ func TestPrepareAgain(t *testing.T) {
 	if got := p.limits(); got != before {
 		t.Errorf("limits = %s; want %s", got, before)
 	}
-	if err := second.Set("3"); !errors.Is(err, os.ErrClosed) {
+	if err := second.Set("3", ""); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Set of a closed fence: %v; want %v", err, os.ErrClosed)
 	}
 	if n := len(table.fences); n != 0 {
@@ -170,7 +170,7 @@ func TestOldZero(t *testing.T) {
 	p.write(p.files[0], "0")
 	before := p.limits()
 	f := p.prepare(table)
-	if err := errors.Join(f.Set("1"), f.Lift()); err != nil {
+	if err := errors.Join(f.Set("1", ""), f.Lift()); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.limits(); got != before {
@@ -186,7 +186,7 @@ func TestGone(t *testing.T) {
 		f := p.prepare(table)
 		p.remove()
 		p.make()
-		if err := f.Set("1"); !errors.Is(err, cgroup.ErrGone) {
+		if err := f.Set("1", ""); !errors.Is(err, cgroup.ErrGone) {
 			t.Errorf("Set of a removed cgroup: %v; want %v", err, cgroup.ErrGone)
 		}
 		if marks := marksIn(t, file); len(marks) != 0 {
@@ -200,7 +200,7 @@ func TestGone(t *testing.T) {
 		if second == f {
 			t.Fatal("Prepare returned the fence of a removed cgroup")
 		}
-		if err := second.Set("2"); err != nil {
+		if err := second.Set("2", ""); err != nil {
 			t.Fatal(err)
 		}
 		p.remove()
@@ -210,7 +210,7 @@ func TestGone(t *testing.T) {
 			t.Errorf("Check after the removal = %+v, %v; want the pod gone", r, err)
 		}
 		third = p.prepare(table)
-		if err := third.Set("3"); err != nil {
+		if err := third.Set("3", ""); err != nil {
 			t.Fatal(err)
 		}
 		p.remove()
@@ -238,18 +238,18 @@ func TestLiftFails(t *testing.T) {
 		p.write(p.files[0], "500")
 		before := p.limits()
 		f := p.prepare(table)
-		if err := f.Set("1"); err != nil {
+		if err := f.Set("1", "note"); err != nil {
 			t.Fatal(err)
 		}
 		f.limits.Close()
 		if n, err := table.LiftAll(); n != 0 || !errors.Is(err, os.ErrClosed) {
 			t.Errorf("LiftAll = %d, %v; want %v", n, err, os.ErrClosed)
 		}
-		if marks := marksIn(t, file); len(marks) != 1 {
-			t.Errorf("%d marks; want 1", len(marks))
+		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order+marks[0].note != "" {
+			t.Errorf("marks %+v; want 1, without the order, which has ended", marks)
 		}
 		if again {
-			if err := f.Set("2"); !errors.Is(err, os.ErrClosed) {
+			if err := f.Set("2", ""); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("Set = %v; want %v", err, os.ErrClosed)
 			}
 			if marks := marksIn(t, file); len(marks) != 1 {
@@ -261,7 +261,7 @@ func TestLiftFails(t *testing.T) {
 		}
 		lift := f.Lift
 		if again {
-			if err := f.Set("3"); err != nil {
+			if err := f.Set("3", ""); err != nil {
 				t.Error(err)
 			}
 		} else {
@@ -284,14 +284,14 @@ func TestFull(t *testing.T) {
 		table.used[slot].Store(true)
 	}
 	f, before := p.prepare(table), p.limits()
-	if err := f.Set("1"); !errors.Is(err, ErrFull) {
+	if err := f.Set("1", ""); !errors.Is(err, ErrFull) {
 		t.Errorf("Set = %v; want %v", err, ErrFull)
 	}
 	if got := p.limits(); got != before {
 		t.Errorf("limits = %s; want %s", got, before)
 	}
 	table.used[maxFences-1].Store(false)
-	if err := f.Set("1"); err != nil || f.slot != maxFences-1 {
+	if err := f.Set("1", ""); err != nil || f.slot != maxFences-1 {
 		t.Errorf("Set with one free record = %v, record %d; want %d", err, f.slot, maxFences-1)
 	}
 	if err := f.Lift(); err != nil {
@@ -306,13 +306,13 @@ func TestSetWithoutFile(t *testing.T) {
 	table, _ := openTable(t, h, marksFile(t))
 	f, before := p.prepare(table), p.limits()
 	table.file.Load().File.Close()
-	if err := f.Set("1"); !errors.Is(err, os.ErrClosed) {
+	if err := f.Set("1", ""); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Set = %v; want %v", err, os.ErrClosed)
 	}
 	if got := p.limits(); got != before {
 		t.Errorf("limits = %s; want %s", got, before)
 	}
-	if err := f.Set(strings.Repeat("o", maxOrder+1)); err == nil {
+	if err := f.Set(strings.Repeat("o", maxOrder+1), ""); err == nil {
 		t.Error("Set with a long order ID succeeded")
 	}
 }
@@ -325,7 +325,7 @@ func TestCloseTable(t *testing.T) {
 	table, _ := openTable(t, h, file)
 	before := p.limits()
 	f := p.prepare(table)
-	if err := f.Set("1"); err != nil {
+	if err := f.Set("1", ""); err != nil {
 		t.Fatal(err)
 	}
 	table.Close()

@@ -18,7 +18,7 @@ func TestSetForking(t *testing.T) {
 		table, _ := openTable(t, h, file)
 		f := p.prepare(table)
 		before := p.limits()
-		err := f.SetForking("1")
+		err := f.SetForking("1", "")
 		if !slices.Contains(p.files, cgroup.MaxDescendants) {
 			if !errors.Is(err, kernel.ErrUnavailable) || p.limits() != before || table.Len() != 0 {
 				t.Errorf("SetForking() on v1 = %v, limits %s; want no fence", err, p.limits())
@@ -45,11 +45,11 @@ func TestSetForking(t *testing.T) {
 		table, left := openTable(t, h, file)
 		check("after a restart", forking)
 		f = left[0].Fence
-		if err := f.Set("2"); err != nil || p.limits() != full {
+		if err := f.Set("2", ""); err != nil || p.limits() != full {
 			t.Errorf("Set() = %v, limits %s; want %s", err, p.limits(), full)
 		}
 		check("completed", full)
-		if err := f.SetForking("3"); err != nil || p.limits() != full {
+		if err := f.SetForking("3", ""); err != nil || p.limits() != full {
 			t.Errorf("SetForking() of a complete fence = %v, limits %s; want %s", err, p.limits(), full)
 		}
 		table.Close()
@@ -86,7 +86,7 @@ func TestLiftForking(t *testing.T) {
 	p := newPodOfFiles(t)
 	table, _ := openTable(t, p.hierarchy, marksFile(t))
 	f := p.prepare(table)
-	if err := f.SetForking("1"); err != nil || p.limits() != "9 0" {
+	if err := f.SetForking("1", ""); err != nil || p.limits() != "9 0" {
 		t.Fatalf("SetForking() = %v, limits %s; want 9 0", err, p.limits())
 	}
 	p.write(cgroup.PIDsMax, "0")

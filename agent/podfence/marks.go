@@ -10,16 +10,19 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
+// MaxNote is the maximum length of a note in a mark, in bytes.
+const MaxNote = 512
+
 // The layout of the file: a header and maxFences records, all of recordSize bytes, with
 // numbers in little endian. A free record is all zero.
 const (
 	maxFences  = 256
-	recordSize = 512
+	recordSize = 1024
 	fileSize   = (1 + maxFences) * recordSize
 
 	maxUID   = 64
 	maxOrder = 64
-	maxPath  = recordSize - 48 - maxUID - maxOrder
+	maxPath  = recordSize - MaxNote - 48 - maxUID - maxOrder
 )
 
 // The offsets in a record, and the bits of its flags.
@@ -29,11 +32,13 @@ const (
 	atUIDLen   = 5  // uint8
 	atOrderLen = 6  // uint8
 	atPathLen  = 8  // uint16
+	atNoteLen  = 10 // uint16
 	atID       = 16 // uint64
 	atOld      = 24 // uint64 for each limit file
 	atUID      = 48
 	atOrder    = atUID + maxUID
 	atPath     = atOrder + maxOrder
+	atNote     = atPath + maxPath
 
 	flagUsed = 1 << 7 // the lowest bits are the limit files of the mark
 	// flagForks is ignored by versions that do not know it: their check completes the fence.
@@ -41,13 +46,14 @@ const (
 )
 
 // header identifies the file and its format. The boot id follows.
-const header = "evictd fences 1\n"
+const header = "evictd fences 2\n"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // mark is what a record says: which limits the fence of a pod replaced.
 type mark struct {
 	uid, order, path string
+	note             string // about the order, for the next evictd
 	id               uint64 // of the cgroup
 	forks            bool   // pids.max is not set: the pod's processes can fork
 	has              [cgroup.LimitFiles]bool
@@ -79,10 +85,12 @@ func (r *record) encode(m *mark, seed uint32) {
 	}
 	r[atUIDLen], r[atOrderLen] = uint8(len(m.uid)), uint8(len(m.order))
 	binary.LittleEndian.PutUint16(r[atPathLen:], uint16(len(m.path)))
+	binary.LittleEndian.PutUint16(r[atNoteLen:], uint16(len(m.note)))
 	binary.LittleEndian.PutUint64(r[atID:], m.id)
 	copy(r[atUID:atUID+maxUID], m.uid)
 	copy(r[atOrder:atOrder+maxOrder], m.order)
 	copy(r[atPath:], m.path)
+	copy(r[atNote:], m.note)
 	binary.LittleEndian.PutUint32(r[atChecksum:], r.checksum(seed))
 }
 
@@ -99,10 +107,11 @@ func (r *record) decode(seed uint32) (mark, error) {
 	uid := r[atUID:][:min(int(r[atUIDLen]), maxUID)]
 	order := r[atOrder:][:min(int(r[atOrderLen]), maxOrder)]
 	path := r[atPath:][:min(int(binary.LittleEndian.Uint16(r[atPathLen:])), maxPath)]
+	note := r[atNote:][:min(int(binary.LittleEndian.Uint16(r[atNoteLen:])), MaxNote)]
 	if binary.LittleEndian.Uint32(r[atChecksum:]) != r.checksum(seed) {
 		return mark{}, fmt.Errorf("wrong checksum; it may be the mark of pod %q with cgroup %q", uid, path)
 	}
-	m := mark{uid: string(uid), order: string(order), path: string(path), id: binary.LittleEndian.Uint64(r[atID:]), forks: r[atFlags]&flagForks != 0}
+	m := mark{uid: string(uid), order: string(order), path: string(path), note: string(note), id: binary.LittleEndian.Uint64(r[atID:]), forks: r[atFlags]&flagForks != 0}
 	if r[atFlags]&flagUsed == 0 || !cgroup.IsPod(m.path, m.uid) {
 		return mark{}, fmt.Errorf("it names cgroup %q for pod %q", m.path, m.uid)
 	}

@@ -13,9 +13,9 @@ import (
 
 // exampleMarks are a mark of each version, and one whose fields are as long as they may be.
 var exampleMarks = []slotMark{
-	{0, mark{uid: "u1", order: "o1", path: "/kubepods/podu1", id: 1<<63 + 7, has: [2]bool{true, false}, old: [2]cgroup.Limit{500, 0}}},
+	{0, mark{uid: "u1", order: "o1", note: "n1", path: "/kubepods/podu1", id: 1<<63 + 7, has: [2]bool{true, false}, old: [2]cgroup.Limit{500, 0}}},
 	{3, mark{uid: testUID, path: "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(testUID, "-", "_") + ".slice", id: 2, has: [2]bool{true, true}, old: [2]cgroup.Limit{cgroup.Unlimited, 0}}},
-	{maxFences - 1, mark{uid: strings.Repeat("u", maxUID), order: strings.Repeat("o", maxOrder),
+	{maxFences - 1, mark{uid: strings.Repeat("u", maxUID), order: strings.Repeat("o", maxOrder), note: strings.Repeat("n", MaxNote),
 		path: "/" + strings.Repeat("r", maxPath-len("//kubepods/pod")-maxUID) + "/kubepods/pod" + strings.Repeat("u", maxUID), id: 3, has: [2]bool{false, true}, old: [2]cgroup.Limit{0, 12}}},
 }
 

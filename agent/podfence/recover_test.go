@@ -43,7 +43,7 @@ func setAndWait(file string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Set("order7"); err != nil {
+	if err := f.Set("order7", "note7"); err != nil {
 		return err
 	}
 	fmt.Println("set")
@@ -84,8 +84,8 @@ func TestKilled(t *testing.T) {
 
 		for range 2 { // again after a second crash
 			table, left := openTable(t, h, file)
-			if len(left) != 1 || left[0].UID() != p.uid || left[0].Path() != p.path || left[0].Order != "order7" {
-				t.Fatalf("found %+v; want the fence of pod %s with order7", left, p.uid)
+			if len(left) != 1 || left[0].UID() != p.uid || left[0].Path() != p.path || left[0].Order != "order7" || left[0].Note != "note7" {
+				t.Fatalf("found %+v; want the fence of pod %s with order7 and note7", left, p.uid)
 			}
 			if r, err := table.Check(); len(r.Set) != 1 || len(r.Changed) != 0 || err != nil {
 				t.Errorf("Check = %+v, %v; want one unchanged", r, err)
@@ -93,6 +93,12 @@ func TestKilled(t *testing.T) {
 			table.Close()
 		}
 		table, left := openTable(t, h, file)
+		left[0].Disown()
+		table.Close()
+		table, left = openTable(t, h, file)
+		if len(left) != 1 || left[0].Order+left[0].Note != "" || p.limits() != p.all("0") {
+			t.Fatalf("found %+v after Disown, limits %s; want the fence without an order", left, p.limits())
+		}
 		if err := left[0].Lift(); err != nil || p.limits() != before {
 			t.Errorf("limits after Lift = %s, %v; want %s", p.limits(), err, before)
 		}
@@ -132,7 +138,7 @@ func TestKilledAfterMark(t *testing.T) {
 				t.Fatalf("found %d fences; want 1", len(left))
 			}
 			next := newPod(t, h).prepare(table)
-			if err := next.Set("2"); err != nil || len(marksIn(t, file)) != 2 {
+			if err := next.Set("2", ""); err != nil || len(marksIn(t, file)) != 2 {
 				t.Errorf("Set of another pod: %v, %d marks; want 2", err, len(marksIn(t, file)))
 			}
 			if err := next.Lift(); err != nil {
@@ -229,7 +235,7 @@ func TestOpenFile(t *testing.T) {
 		{"broken record", func(file string) error { return overwrite(file, recordSize+atID, "\xff\xff") }, "record 0 is broken: wrong checksum; it may be the mark of pod \"" + testUID, 0},
 		{"header lost", func(file string) error { return overwrite(file, 0, "\xff") }, "the header is broken", 1},
 		{"truncated", func(file string) error { return os.Truncate(file, 0) }, "", 0},
-		{"shortened", func(file string) error { return os.Truncate(file, 2*recordSize) }, "it has 1024 bytes", 1},
+		{"shortened", func(file string) error { return os.Truncate(file, 2*recordSize) }, "it has 2048 bytes", 1},
 		{"grown", func(file string) error { return os.Truncate(file, 2*fileSize) }, "bytes, not", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

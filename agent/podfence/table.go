@@ -45,10 +45,11 @@ type Found struct {
 	Problem error
 }
 
-// Left is a fence of an earlier evictd, with the ID of the order that it was set for.
+// Left is a fence of an earlier evictd, with the ID of the order that it was set for and the note
+// about that; both are empty if the order had ended.
 type Left struct {
 	*Fence
-	Order string
+	Order, Note string
 }
 
 // Open opens the file of marks, or makes it, and returns the fences that are marked in it.
@@ -79,7 +80,7 @@ func Open(o Options) (*Table, Found, error) {
 			continue
 		}
 		if f != nil {
-			found.Fences = append(found.Fences, Left{f, m.order})
+			found.Fences = append(found.Fences, Left{f, m.order, m.note})
 		} else {
 			problems = append(problems, fmt.Errorf("mark of pod %s: %w", m.uid, err))
 		}
@@ -190,6 +191,17 @@ func (t *Table) LiftAll() (lifted int, err error) {
 		}
 	}
 	return lifted, errors.Join(errs...)
+}
+
+// DisownAll is [Fence.Disown] for all fences.
+func (t *Table) DisownAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.fences {
+		if f.state.Load() == set {
+			f.disown()
+		}
+	}
 }
 
 // Released is a fence that an evictd of this boot left.

@@ -95,7 +95,7 @@ func (k *reportedKill) Fence(job *act.Job) error {
 		return err
 	}
 	defer f.Close()
-	err = f.Set("order")
+	err = f.Set("order", "")
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fencedAt = time.Now()

@@ -9,9 +9,9 @@
 // # A hard eviction
 //
 //  1. SIGKILL was sent to the pod's containers (agent/hot, agent/act).
-//  2. [Evictions.Fence] begins the order, whose ID the fence's mark has, and which is saved soon
-//     after that; then it marks the fence and sets it. agent/act kills what has been started in
-//     the pod's cgroup.
+//  2. [Evictions.Fence] begins the order, which is saved soon after that; then it marks the fence,
+//     with what the next evictd needs to make the order again, and sets it. agent/act kills what
+//     has been started in the pod's cgroup.
 //  3. No process of the containers is left: the order advances to its last stage, and
 //     evictd-kube reports the pod Failed.
 //  4. The kubelet removes the pod's cgroup, and the fence with it: the order ends once its answer
@@ -66,9 +66,9 @@
 //
 //	evictd ended               fence   order    pod's processes   then
 //	1 before the order         –       –        dead, or newer    The kubelet starts it again, as after a crash.
-//	2 before the order saved   set     –        dead              The fence is lifted. The kubelet starts the pod again.
-//	3 the same                 set     –        left              The fence is lifted. The loop kills the pod again, with
-//	                                                              another order, if it knows the victim.
+//	2 before the order saved   set     mark     dead              As 9: the mark has the order, without the annotations
+//	                                                              of the event.
+//	3 the same                 set     mark     left              As 7 or 8.
 //	4 before the mark          –       killed   left, old         The loop kills the pod again if it knows the victim, else
 //	                                                              [Options.Resume] does. It is fenced then.
 //	5 the same                 –       killed   newer             The pod runs again: the order is void, and it is counted
@@ -89,7 +89,8 @@
 //	16 after a refusal         –       ended    none              As 10. The end of the sandbox is waited for.
 //	17 the same                –       ended    newer             The order is void. The decision may refuse the pod again.
 //	18 in a node shutdown      set     –        any               The fence stays, and the shutdown goes on.
-//	19 in a clean stop then    set     –        any               As 18. Of a pod with an order, that is withdrawn.
+//	19 in a clean stop then    set     –        any               As 18. Of a pod with an order, that is withdrawn, and the
+//	                                                              mark no longer has it.
 //	20 canceled since          set     –        any               The fence is lifted. The kubelet starts the pod again.
 //
 // The processes are those of the pod's containers, as far as they are not the sandbox's. "old"

@@ -183,12 +183,15 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 		return nil, err
 	}
 	defer f.Close() // while it is set, the table keeps it open
-	set := f.Set
+	set, note := f.Set, ""
+	if o, ok := e.o.Orders.Order(job.Order.UID); ok && o.Order.ID == id {
+		note = noteOf(&o)
+	}
 	if job.Stopping {
 		set = f.SetForking
 	}
-	err = set(id)
-	for began := time.Now(); errors.Is(err, podfence.ErrBusy) && time.Since(began) < busyTimeout; err = set(id) {
+	err = set(id, note)
+	for began := time.Now(); errors.Is(err, podfence.ErrBusy) && time.Since(began) < busyTimeout; err = set(id, note) {
 		time.Sleep(time.Millisecond)
 	}
 	if err != nil && !errors.Is(err, podfence.ErrPartial) {

@@ -27,6 +27,7 @@ func (e *Evictions) release(f *podfence.Fence) {
 		e.liftFence(f)
 		return
 	}
+	f.Disown()
 	e.mu.Lock()
 	e.shutdown[f] = true
 	e.mu.Unlock()
@@ -100,7 +101,11 @@ func (e *Evictions) Stop() {
 	e.fencing.Lock()
 	e.stopped = true
 	e.fencing.Unlock()
-	if e.table == nil || e.o.ShuttingDown() {
+	if e.table == nil {
+		return
+	}
+	if e.o.ShuttingDown() {
+		e.table.DisownAll()
 		return
 	}
 	lifted, err := e.table.LiftAll()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -34,11 +35,11 @@ func (e *Evictions) Close() error {
 	return e.table.Close()
 }
 
-// Restore continues the evictions of an earlier run, and lifts the fences that belong to none
+// Restore continues the evictions of an earlier run, also those that only marks are about, and lifts the fences that belong to none
 // of them. If the configuration asks for dry run, no order stays, and no fence. While the node
 // shuts down, the fences without an order stay. It is called after Open and before Run.
 func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
-	e.o.Orders.Restore(saved, time.Now())
+	e.o.Orders.Restore(slices.Concat(saved, e.unsaved(saved)), time.Now())
 	for _, o := range e.o.Orders.Saved() {
 		if dryRun {
 			e.o.Orders.Refused(o.Order.UID, "dry run")

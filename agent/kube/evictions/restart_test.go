@@ -42,6 +42,7 @@ func TestRestart(t *testing.T) {
 		n.refusePod()
 		n.save()
 	}
+	paused := func(then func(*node)) func(*node) { return func(n *node) { n.pause(); then(n) } }
 	newer := func(n *node) { n.running.LastStart = time.Now().UnixNano() }
 	decide := func(n *node) { n.decided = true; n.checkNow() }
 	for _, tt := range []struct {
@@ -56,8 +57,11 @@ func TestRestart(t *testing.T) {
 		log    string
 	}{
 		{name: "1 before the order", before: func(*node) {}, down: newer},
-		{name: "2 before the order is saved, dead", before: (*node).fence, down: (*node).exited, log: "lifting the fence of an earlier run"},
-		{name: "3 before the order is saved, left", before: (*node).fence, log: "lifting the fence of an earlier run"},
+		{name: "2 before the order is saved, dead", before: paused((*node).fence), down: (*node).exited, stage: kube.StageEnded, fenced: true, log: "the mark of the pod's fence has it"},
+		{name: "2 before the order is saved, dead and exclusive", change: exclusive, before: paused((*node).fence), down: (*node).exited, stage: kube.StageEnded, fenced: true},
+		{name: "3 before the order is saved, left", before: (*node).fence, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
+		{name: "3 before the order is saved, started again", before: (*node).fence, down: newer, log: "its kubelet has started it again while evictd did not run"},
+		{name: "3 before the order is saved, and it is withdrawn", before: func(n *node) { n.fence(); n.shuttingDown = true; n.connected = false; n.Stop(); n.shuttingDown = false }, log: "lifting the fence of an earlier run"},
 		{name: "4 before the mark, the loop knows the victim", before: unfenced, after: func(n *node) {
 			n.report(act.Signalled)
 			n.fence()
@@ -178,7 +182,7 @@ func TestOpenBroken(t *testing.T) {
 	n.Evictions.Close()
 	f, err := os.OpenFile(n.marks(), os.O_WRONLY, 0)
 	if err == nil {
-		_, err = f.WriteAt([]byte("broken"), 512+60)
+		_, err = f.WriteAt([]byte("broken"), 1024+60)
 	}
 	if err != nil {
 		t.Fatal(err)

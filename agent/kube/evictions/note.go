@@ -1,0 +1,94 @@
+package evictions
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+)
+
+// note is what the mark of a fence says about its order besides the ID and the pod's UID. The
+// state is saved some time after the kill, on a slow disk seconds: an evictd that starts after a
+// crash in that time makes the order again from the note. The event's annotations are not in it.
+type note struct {
+	Namespace string     `json:"ns"`
+	Name      string     `json:"n"`
+	Stage     kube.Stage `json:"s"`
+	Exclusive string     `json:"x,omitempty"`
+	Reason    string     `json:"r"`
+	Message   string     `json:"m,omitempty"` // cut to what fits
+	Taint     string     `json:"t,omitempty"`
+	Grace     int64      `json:"g,omitempty"` // in seconds
+	Ended     bool       `json:"e,omitempty"`
+	// These are Unix times, in milliseconds and nanoseconds.
+	Decided int64 `json:"d"`
+	Began   int64 `json:"b"`
+	Killed  int64 `json:"k,omitempty"`
+}
+
+// noteOf returns the note about an order; "" if it does not fit, which no valid order causes.
+func noteOf(o *kube.SavedOrder) string {
+	n := note{
+		Namespace: o.Order.Namespace, Name: o.Order.Name, Stage: o.Order.Stage, Exclusive: o.Order.Exclusive,
+		Reason: o.Order.Reason, Message: o.Order.Message, Taint: o.Order.Taint, Grace: o.Order.GraceSeconds,
+		Ended: o.Ended, Decided: o.Order.Decided.UnixMilli(), Began: o.Began.UnixNano(),
+	}
+	if !o.Killed.IsZero() {
+		n.Killed = o.Killed.UnixNano()
+	}
+	for {
+		text, err := json.Marshal(n)
+		over := len(text) - podfence.MaxNote
+		switch {
+		case err != nil || over > 0 && n.Message == "":
+			return ""
+		case over <= 0:
+			return string(text)
+		}
+		// A character takes up to six bytes in JSON, so the first cut may take more than needed.
+		n.Message = strings.ToValidUTF8(n.Message[:max(0, len(n.Message)-over)], "")
+	}
+}
+
+// parseNote returns the order that a mark is about.
+func parseNote(id, uid, text string) (kube.SavedOrder, error) {
+	var n note
+	if err := json.Unmarshal([]byte(text), &n); err != nil {
+		return kube.SavedOrder{}, fmt.Errorf("note of order %s: %w", id, err)
+	}
+	o := kube.SavedOrder{
+		Order: kube.Order{
+			ID: id, UID: uid, Namespace: n.Namespace, Name: n.Name, Stage: n.Stage, Exclusive: n.Exclusive, Reason: n.Reason,
+			Message: n.Message, Taint: n.Taint, GraceSeconds: n.Grace, Decided: time.UnixMilli(n.Decided).UTC(),
+		},
+		Began: time.Unix(0, n.Began), Ended: n.Ended,
+	}
+	if n.Killed != 0 {
+		o.Killed = time.Unix(0, n.Killed)
+	}
+	return o, nil
+}
+
+// unsaved returns the orders that marks are about and that were not saved.
+func (e *Evictions) unsaved(saved []kube.SavedOrder) (orders []kube.SavedOrder) {
+	known := map[string]bool{}
+	for i := range saved {
+		known[saved[i].Order.UID] = true
+	}
+	for _, f := range e.found {
+		if f.Note == "" || known[f.UID()] {
+			continue
+		}
+		o, err := parseNote(f.Order, f.UID(), f.Note)
+		if err != nil {
+			e.o.Log.Warn("the mark of a fence can't be used to report the pod", "uid", f.UID(), "error", err)
+			continue
+		}
+		e.o.Log.Info("the order for a pod was not saved; the mark of the pod's fence has it", "pod", o.Order.Namespace+"/"+o.Order.Name, "uid", f.UID())
+		orders = append(orders, o)
+	}
+	return orders
+}

@@ -1,0 +1,65 @@
+package evictions
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/kube"
+	"github.com/evictd/evictd/agent/podfence"
+)
+
+// A note has all that the order needs but the annotations, and the message as far as it fits.
+func TestNote(t *testing.T) {
+	at := time.Date(2026, 2, 3, 4, 5, 6, 789_123_456, time.Local)
+	order := func(change func(*kube.SavedOrder)) kube.SavedOrder {
+		o := kube.SavedOrder{
+			Order: kube.Order{
+				ID: "id", UID: testUID, Namespace: "shop", Name: "web-0", Stage: kube.StageKilled, Exclusive: kube.ExclusiveStatefulSet,
+				Reason: "Evicted", Message: "The node was low on resource: memory.", Taint: "evictd.io/memory-pressure",
+				Decided: at.UTC().Truncate(time.Millisecond),
+			},
+			Began: at, Killed: at.Add(time.Microsecond),
+		}
+		change(&o)
+		return o
+	}
+	long := func(o *kube.SavedOrder) {
+		o.Order.Namespace, o.Order.Name = strings.Repeat("n", 63), strings.Repeat("p", 253)
+	}
+	for name, o := range map[string]kube.SavedOrder{
+		"killed": order(func(*kube.SavedOrder) {}),
+		"stopping": order(func(o *kube.SavedOrder) {
+			o.Order.Stage, o.Order.GraceSeconds, o.Killed = kube.StageStopping, 30, time.Time{}
+		}),
+		"ended": order(func(o *kube.SavedOrder) { o.Ended = true }),
+	} {
+		if got, err := parseNote("id", testUID, noteOf(&o)); err != nil || !cmp.Equal(got, o) {
+			t.Errorf("%s: %v\n%s", name, err, cmp.Diff(o, got))
+		}
+	}
+	for name, o := range map[string]kube.SavedOrder{
+		"annotations":     order(func(o *kube.SavedOrder) { o.Order.Annotations = map[string]string{"a": strings.Repeat("b", 4000)} }),
+		"long message":    order(func(o *kube.SavedOrder) { o.Order.Message = strings.Repeat("€", 1000) }),
+		"escaped message": order(func(o *kube.SavedOrder) { o.Order.Message = strings.Repeat("<\"", 300) }),
+		"long names":      order(long),
+		"long everything": order(func(o *kube.SavedOrder) { long(o); o.Order.Message = strings.Repeat("m", 4000) }),
+	} {
+		note := noteOf(&o)
+		got, err := parseNote("id", testUID, note)
+		if err != nil || len(note) > podfence.MaxNote || !strings.HasPrefix(o.Order.Message, got.Order.Message) {
+			t.Errorf("%s: note of %d bytes, message %q, %v; want what fits", name, len(note), got.Order.Message, err)
+		}
+		got.Order.Message, got.Order.Annotations = o.Order.Message, o.Order.Annotations
+		if !cmp.Equal(got, o) {
+			t.Errorf("%s:\n%s", name, cmp.Diff(o, got))
+		}
+	}
+	for _, text := range []string{"", "{", `{"d":"x"}`} {
+		if o, err := parseNote("id", testUID, text); err == nil {
+			t.Errorf("parseNote(%q) = %+v; want an error", text, o)
+		}
+	}
+}
