@@ -202,7 +202,7 @@ func TestFencesAreReleased(t *testing.T) {
 		defer table.Close()
 		f, err := table.Prepare("u", []string{at})
 		if err == nil {
-			err = f.Set("order")
+			err = f.Set("order", "")
 		}
 		if err != nil {
 			t.Fatal(err)
