@@ -159,8 +159,8 @@ func (o *Orders) log(level slog.Level, message string, args ...any) {
 // of a pod that must not run twice and has no final answer: the processes that were killed now
 // have not ended. But an eviction that was decided later, after Ended or CgroupGone, is that of a
 // pod that runs again: its order has another ID and replaces the one before. Begin fails with
-// ErrTooManyOrders, ErrTooManyRefusals, ErrForbidden, ErrEnding or ErrStopping, and for an eviction that is not valid:
-// then the pod can't be reported and must not be fenced.
+// ErrTooManyOrders, ErrTooManyRefusals, ErrForbidden, ErrEnding or ErrStopping, and for an eviction
+// that is not valid: then the pod can't be reported and must not be fenced.
 func (o *Orders) Begin(e Eviction) (id string, err error) {
 	now := time.Now()
 	order, err := e.order(now)

@@ -97,7 +97,7 @@ func (p *pending) overdue(after time.Duration) string {
 
 func (o *Orders) logLift(p *pending, now time.Time) {
 	if skipped, ok := o.lifted.Allow(now); ok {
-		o.log(slog.LevelWarn, "evicted pod may run again: its eviction is not reported to the API server, and its fence is lifted",
+		o.log(slog.LevelWarn, "evicted pod may run again: its eviction is not reported to the API server, and its fence is lifted unless the node shuts down",
 			"pod", p.Order.key(), "reason", p.lift, "not_logged", skipped)
 	}
 }

@@ -81,17 +81,17 @@ func For(c *config.Config) Fragment {
 // shutdowns, if it reaches logind: in dry run it stops none.
 func shutsDown(c *config.Config) bool { return ownsShutdown(c) && !c.DryRun }
 
-// ownsShutdown reports whether stopping such pods is configured: with own in any case, with auto if
-// evictd-kube reports their ends. With auto a kubelet with a grace period stops them instead
+// ownsShutdown reports whether stopping such pods is configured: there is a schedule, and with own in
+// any case, with auto if evictd-kube reports their ends. With auto a kubelet with a grace period stops them instead
 // (agent/shutdown/driver).
 func ownsShutdown(c *config.Config) bool {
-	switch c.Shutdown.BesideKubelet {
-	case config.ShutdownOwn:
-		return true
-	case config.ShutdownAuto:
-		return c.Kubelet == config.KubeletAuto && c.Kube.UID != 0 && c.ShutdownSchedule().Total() > 0
+	switch {
+	case c.ShutdownSchedule().Total() <= 0:
+		return false
+	case c.Shutdown.BesideKubelet == config.ShutdownAuto:
+		return c.Kubelet == config.KubeletAuto && c.Kube.UID != 0
 	}
-	return false
+	return c.Shutdown.BesideKubelet == config.ShutdownOwn
 }
 
 func shutdownFields(period, critical string, groups []map[string]int64) []Field {

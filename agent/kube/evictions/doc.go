@@ -48,10 +48,11 @@
 // does not answer in time, the runtime stops the pod, the pod is fenced, and its order stays
 // pending: the answer may still come. While containers of a pod are in their grace period, its
 // fence lets their processes fork ([podfence.Fence.SetForking]); on v1 it is set when the last one
-// has stopped, and a container that the kubelet starts before that is stopped again. What can't be reported has a fence without an order: static
-// pods, critical pods, pods without facts, and those whose report the API server forbids. If the
-// shutdown is canceled, Run lifts these fences. An order that ends while the node shuts down, as in
-// a clean stop or by a late refusal, leaves its fence without an order as well.
+// has stopped, and a container that the kubelet starts before that is stopped again. What can't be
+// reported has a fence without an order: static pods, critical pods, pods without facts, and those
+// whose report the API server forbids. If the shutdown is canceled, Run lifts these fences. An
+// order that ends while the node shuts down, as in a clean stop or by a late refusal, leaves its
+// fence without an order as well.
 //
 // A reboot ends orders and fences. What was not reported by then still says Running in the API. The
 // kubelet starts those pods again after the boot, and no controller has replaced them before:

@@ -87,7 +87,8 @@ const StopTimeout = 5 * time.Second
 
 // Stop ends all evictions: it waits for answers if evictd-kube is connected, withdraws the
 // orders and lifts all fences. While the node shuts down the fences stay: they end with the node,
-// or the next evictd goes on with the shutdown. Fence fails from then on. Run must run until Stop returns.
+// or the next evictd goes on with the shutdown. Fence fails from then on. Run must run until Stop
+// returns.
 func (e *Evictions) Stop() {
 	e.stopping.Store(true)
 	e.notify() // the actuator's jobs have ended: Run finds the end of the pods

@@ -35,8 +35,8 @@ func (e *Evictions) Close() error {
 	return e.table.Close()
 }
 
-// Restore continues the evictions of an earlier run, also those that only marks are about, and lifts the fences that belong to none
-// of them. If the configuration asks for dry run, no order stays, and no fence. While the node
+// Restore continues the evictions of an earlier run, also those that only marks are about, and lifts
+// the fences that belong to none of them. If the configuration asks for dry run, no order stays, and no fence. While the node
 // shuts down, the fences without an order stay. It is called after Open and before Run.
 func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 	e.o.Orders.Restore(slices.Concat(saved, e.unsaved(saved)), time.Now())
