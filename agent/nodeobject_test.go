@@ -141,7 +141,8 @@ func TestNodeObject(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	go d.shutdown.Run(ctx)
 	err := driver.ErrNotYet
-	for errors.Is(err, driver.ErrNotYet) { // until Run has resumed the shutdown
+	for deadline := time.Now().Add(20 * time.Second); errors.Is(err, driver.ErrNotYet) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		// Run has not resumed the shutdown yet.
 		err = d.statusBackend.CancelShutdown(t.Context())
 	}
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -56,9 +58,24 @@ func coldFile(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+	if err := f.Sync(); err != nil {
 		t.Fatal(err)
 	}
+	mapped, err := unix.Mmap(int(f.Fd()), 0, cachedBytes, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mapped)
+	cached := make([]byte, cachedBytes/os.Getpagesize())
+	eventually(t, "a file that is not cached", func() bool {
+		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mapped[0])), cachedBytes, uintptr(unsafe.Pointer(&cached[0]))); errno != 0 {
+			t.Fatal(errno)
+		}
+		return !slices.ContainsFunc(cached, func(page byte) bool { return page&1 != 0 })
+	})
 	return name
 }
 

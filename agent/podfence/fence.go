@@ -51,8 +51,8 @@ func (f *Fence) UID() string { return f.mark.uid }
 func (f *Fence) Path() string { return f.mark.path }
 
 // Set marks the fence with the ID of an order, of at most 64 bytes, and a note about it, of at
-// most [MaxNote], and sets the limits of the pod's cgroup to 0. It returns nil at once if the
-// fence is set, and leaves the first order in the mark. It fails with [cgroup.ErrGone] if the cgroup was removed, with
+// most [MaxNote], and sets the limits of the pod's cgroup to 0. If the fence is set, it leaves the
+// limits, and changes the mark if the note is about another order. It fails with [cgroup.ErrGone] if the cgroup was removed, with
 // [ErrFull], and if the mark can't be written: then there is no fence. It returns
 // [ErrPartial] if one of the limits could not be written. A fence of SetForking is completed,
 // which takes the mutex of the Table.
@@ -70,7 +70,7 @@ func (f *Fence) begin(order, note string, forks bool) error {
 	before := idle
 	if !f.state.CompareAndSwap(idle, setting) {
 		if before = liftFailed; !f.state.CompareAndSwap(liftFailed, setting) {
-			return f.notIdle(forks)
+			return f.notIdle(order, note, forks)
 		}
 	}
 	marked, err := f.set(order, note, forks)
@@ -81,8 +81,10 @@ func (f *Fence) begin(order, note string, forks bool) error {
 			f.table.sets.Add(1)
 		}
 	} else if before == idle && f.slot >= 0 {
-		// The error that prevented the fence is the one to report.
-		_ = f.table.clear(f.slot)
+		// The error that prevented the fence is the one to report. A mark that stays in the file is
+		// that of a cgroup that is gone, or the file can't be written.
+		_ = f.table.write(f.slot, &record{})
+		f.table.used[f.slot].Store(false)
 		f.slot = -1
 	}
 	f.state.Store(after)
@@ -93,13 +95,11 @@ func (f *Fence) begin(order, note string, forks bool) error {
 }
 
 // notIdle returns why Set can't set the fence; nil if it is set.
-func (f *Fence) notIdle(forks bool) error {
+func (f *Fence) notIdle(order, note string, forks bool) error {
 	err := ErrBusy
 	switch state := f.state.Load(); {
-	case state == set && forks:
-		return nil
 	case state == set:
-		if err = f.complete(); err == nil {
+		if err = f.change(order, note, forks); err == nil {
 			return nil
 		}
 	case state == closed:
@@ -108,16 +108,25 @@ func (f *Fence) notIdle(forks bool) error {
 	return fmt.Errorf("fence pod %s: %w", f.mark.uid, err)
 }
 
-// complete sets what SetForking did not.
-func (f *Fence) complete() error {
+// change marks a fence that is set with another order, and sets what SetForking did not, unless
+// the processes are to fork.
+func (f *Fence) change(order, note string, forks bool) error {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()
-	if f.state.Load() != set || !f.mark.forks {
+	if f.state.Load() != set {
 		return nil
 	}
-	f.mark.forks = false
+	another := note != "" && order != f.mark.order
+	complete := f.mark.forks && !forks
+	if !another && !complete {
+		return nil
+	}
+	if another || note != "" && complete {
+		f.mark.order, f.mark.note = order, note
+	}
+	f.mark.forks = f.mark.forks && forks
 	err := f.writeMark()
-	if f.limits.Has(cgroup.PIDsMax) {
+	if complete && f.limits.Has(cgroup.PIDsMax) {
 		err = errors.Join(err, f.checkLimit(cgroup.PIDsMax, &Report{}))
 	}
 	if err != nil {
@@ -184,21 +193,22 @@ func (f *Fence) writeMark() error {
 	return f.table.write(f.slot, &f.record)
 }
 
-// Disown removes the order from the mark of a fence that is set and stays: the next evictd does
-// not go on with that order. It does nothing for a fence that is not set.
-func (f *Fence) Disown() {
+// Disown removes an order from the mark of a fence that is set and stays: the next evictd does not
+// go on with that order. It does nothing for a fence that is not set, or has another order.
+func (f *Fence) Disown(order string) error {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()
-	if f.state.Load() == set {
-		f.disown()
+	if f.state.Load() != set || f.mark.order != order {
+		return nil
 	}
+	return f.disown()
 }
 
-// disown is Disown with the table's mutex locked. If the mark can't be written, Check repairs the
-// file, with the mark as it is then.
-func (f *Fence) disown() {
+// disown removes the order from the mark. The table's mutex is locked. If the mark can't be written,
+// Check writes it.
+func (f *Fence) disown() error {
 	f.mark.order, f.mark.note = "", ""
-	_ = f.writeMark()
+	return f.writeMark()
 }
 
 // Lift restores the limits that the fence replaced, or those that others have written
@@ -226,21 +236,26 @@ func (f *Fence) lift() (wasSet bool, err error) {
 	}
 	err = f.retry(f.restore)
 	if err != nil && !errors.Is(err, cgroup.ErrGone) {
-		f.disown()
+		err = errors.Join(err, f.disown())
 		f.state.Store(liftFailed)
 		return true, fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
 	}
 	return true, f.end()
 }
 
-// end clears the mark of a fence that is lifted or whose cgroup is gone.
+// end clears the mark of a fence that is lifted or whose cgroup is gone. If that fails, Check tries
+// again: the next evictd would take the mark for a fence that is set.
 func (f *Fence) end() error {
-	err := f.table.clear(f.slot)
+	if err := f.table.write(f.slot, &record{}); err != nil {
+		f.state.Store(liftFailed)
+		return fmt.Errorf("end fence of pod %s: %w", f.mark.uid, err)
+	}
+	f.table.used[f.slot].Store(false)
 	f.table.sets.Add(-1)
 	f.slot, f.written = -1, [cgroup.LimitFiles]bool{}
 	f.state.Store(idle)
 	f.closeUnused()
-	return err
+	return nil
 }
 
 // retry calls op, and once more with limits opened again if a file was removed. It fails with

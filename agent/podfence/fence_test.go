@@ -52,6 +52,18 @@ func TestFence(t *testing.T) {
 		if err := f.Set("order2", ""); err != nil { // set already
 			t.Errorf("second Set: %v", err)
 		}
+		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order != "order1" {
+			t.Errorf("marks = %+v after a Set without a note; want order1", marks)
+		}
+		if err := f.Set("order2", "note2"); err != nil {
+			t.Errorf("third Set: %v", err)
+		}
+		if err := f.Disown("order1"); err != nil {
+			t.Error(err)
+		}
+		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order != "order2" || marks[0].note != "note2" || p.limits() != p.all("0") {
+			t.Errorf("marks = %+v, limits %s; want order2 and its note", marks, p.limits())
+		}
 		if err := f.Lift(); err != nil {
 			t.Fatal(err)
 		}

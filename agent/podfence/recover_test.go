@@ -93,7 +93,11 @@ func TestKilled(t *testing.T) {
 			table.Close()
 		}
 		table, left := openTable(t, h, file)
-		left[0].Disown()
+		for _, order := range []string{"another", "order7"} {
+			if err := left[0].Disown(order); err != nil {
+				t.Error(err)
+			}
+		}
 		table.Close()
 		table, left = openTable(t, h, file)
 		if len(left) != 1 || left[0].Order+left[0].Note != "" || p.limits() != p.all("0") {

@@ -193,15 +193,17 @@ func (t *Table) LiftAll() (lifted int, err error) {
 	return lifted, errors.Join(errs...)
 }
 
-// DisownAll is [Fence.Disown] for all fences.
-func (t *Table) DisownAll() {
+// DisownAll is [Fence.Disown] for all fences and any order.
+func (t *Table) DisownAll() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var errs []error
 	for _, f := range t.fences {
 		if f.state.Load() == set {
-			f.disown()
+			errs = append(errs, f.disown())
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // Released is a fence that an evictd of this boot left.
@@ -251,14 +253,6 @@ func (t *Table) claim() (slot int, ok bool) {
 		}
 	}
 	return -1, false
-}
-
-// clear frees a record, also if the file can't be written: a mark that stays in it has no
-// effect, because limits other than 0 are never replaced by the old ones.
-func (t *Table) clear(slot int) error {
-	err := t.write(slot, &record{})
-	t.used[slot].Store(false)
-	return err
 }
 
 // write writes a record, again if Check has replaced the file.

@@ -205,6 +205,7 @@ func (c *kubeNode) killedAgent(w *workload) {
 	c.t.Helper()
 	c.whilePaused(w, func(v *victim) {
 		v.interrupted = true
+		c.until("fence of "+w.name, v.isFenced)
 		kill(c.t, c.cmd)            // the order may not be saved yet: the mark of the fence has it
 		time.Sleep(3 * time.Second) // the kubelet tries to restart the pod
 		c.startAgent()

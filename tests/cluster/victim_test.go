@@ -120,6 +120,13 @@ func (v *victim) ended() bool {
 	return !v.empty.IsZero()
 }
 
+// isFenced reports whether the fence of the pod was seen.
+func (v *victim) isFenced() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.fenced.IsZero()
+}
+
 // outcome is what became of a victim, as times and as errors.
 type outcome struct {
 	killed      time.Time // SIGKILL

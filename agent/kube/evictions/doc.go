@@ -69,7 +69,7 @@
 //	1 before the order         –       –        dead, or newer    The kubelet starts it again, as after a crash.
 //	2 before the order saved   set     mark     dead              As 9: the mark has the order, without the annotations
 //	                                                              of the event.
-//	3 the same                 set     mark     left              As 7 or 8.
+//	3 the same                 set     mark     left              As 7 or 8; newer as 5, and the fence is lifted.
 //	4 before the mark          –       killed   left, old         The loop kills the pod again if it knows the victim, else
 //	                                                              [Options.Resume] does. It is fenced then.
 //	5 the same                 –       killed   newer             The pod runs again: the order is void, and it is counted

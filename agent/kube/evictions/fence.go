@@ -64,7 +64,7 @@ func (e *Evictions) Fence(job *act.Job) error {
 		}
 		return err
 	case !known:
-		e.release(fence)
+		e.release(fence, v.id)
 		return errEnded
 	case err != nil:
 		e.o.Log.Warn("fence of the pod is incomplete; the rest is set within 500 ms", "pod", v.pod, "uid", uid, "error", err)
@@ -185,7 +185,9 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 	defer f.Close() // while it is set, the table keeps it open
 	set, note := f.Set, ""
 	if o, ok := e.o.Orders.Order(job.Order.UID); ok && o.Order.ID == id {
-		note = noteOf(&o)
+		if note = noteOf(&o); note == "" {
+			e.o.Log.Warn("the order for a pod does not fit into the mark of its fence; a crash before it is saved would lose it", "uid", job.Order.UID)
+		}
 	}
 	if job.Stopping {
 		set = f.SetForking

@@ -15,30 +15,37 @@ func (e *Evictions) Lift(uid, _ string) {
 	delete(e.byUID, uid)
 	e.mu.Unlock()
 	if v != nil && v.fence != nil {
-		e.release(v.fence)
+		e.release(v.fence, v.id)
 	}
 }
 
 // release lifts the fence of a pod whose order has ended. While the node shuts down it keeps the
 // fence, without an order: the pod would run again until evictd stops it a second time. Run lifts
 // it when the shutdown is canceled.
-func (e *Evictions) release(f *podfence.Fence) {
+func (e *Evictions) release(f *podfence.Fence, order string) {
 	if !e.o.ShuttingDown() {
 		e.liftFence(f)
 		return
 	}
-	f.Disown()
+	e.disown(f, order)
 	e.mu.Lock()
 	e.shutdown[f] = true
 	e.mu.Unlock()
 	e.notify() // the shutdown may have been canceled meanwhile
 }
 
+// disown removes an order that has ended from the mark of a fence that stays.
+func (e *Evictions) disown(f *podfence.Fence, order string) {
+	if err := f.Disown(order); err != nil {
+		e.o.Log.Error("the mark of a fence still has an order that has ended; the next evictd might go on with it", "uid", f.UID(), "order", order, "error", err)
+	}
+}
+
 // drop removes an eviction whose order has ended and releases its fence, if it has one. v is a
 // copy: nothing is done if the pod has another order by now, or is just being fenced.
 func (e *Evictions) drop(v *eviction) {
 	if live := e.remove(v); live != nil && live.fence != nil {
-		e.release(live.fence)
+		e.release(live.fence, live.id)
 	}
 }
 
@@ -78,7 +85,7 @@ func (e *Evictions) end(v *eviction, why string) {
 	}
 	e.o.Orders.Refused(live.uid, why)
 	if live.fence != nil {
-		e.release(live.fence)
+		e.release(live.fence, live.id)
 	}
 }
 
@@ -106,7 +113,9 @@ func (e *Evictions) Stop() {
 		return
 	}
 	if e.o.ShuttingDown() {
-		e.table.DisownAll()
+		if err := e.table.DisownAll(); err != nil {
+			e.o.Log.Error("marks of fences still have orders that are withdrawn; the next evictd goes on with them", "error", err)
+		}
 		return
 	}
 	lifted, err := e.table.LiftAll()

@@ -3,6 +3,7 @@ package evictions
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 )
 
 // note is what the mark of a fence says about its order besides the ID and the pod's UID. The
-// state is saved some time after the kill, on a slow disk seconds: an evictd that starts after a
-// crash in that time makes the order again from the note. The event's annotations are not in it.
+// state is saved some time after the kill, on a slow disk seconds, on a full one never: an evictd
+// that starts after a crash makes the order again from the note. The event's annotations are not in
+// it.
 type note struct {
 	Namespace string     `json:"ns"`
 	Name      string     `json:"n"`
@@ -29,7 +31,7 @@ type note struct {
 	Killed  int64 `json:"k,omitempty"`
 }
 
-// noteOf returns the note about an order; "" if it does not fit, which no valid order causes.
+// noteOf returns the note about an order; "" if it does not fit even without the message.
 func noteOf(o *kube.SavedOrder) string {
 	n := note{
 		Namespace: o.Order.Namespace, Name: o.Order.Name, Stage: o.Order.Stage, Exclusive: o.Order.Exclusive,
@@ -72,14 +74,12 @@ func parseNote(id, uid, text string) (kube.SavedOrder, error) {
 	return o, nil
 }
 
-// unsaved returns the orders that marks are about and that were not saved.
-func (e *Evictions) unsaved(saved []kube.SavedOrder) (orders []kube.SavedOrder) {
-	known := map[string]bool{}
-	for i := range saved {
-		known[saved[i].Order.UID] = true
-	}
+// withMarks returns the saved orders with those that only marks have. An order in a mark replaces an
+// earlier one of the pod that was saved, and the same one from before the kill.
+func (e *Evictions) withMarks(saved []kube.SavedOrder, now time.Time) []kube.SavedOrder {
+	orders := slices.Clone(saved)
 	for _, f := range e.found {
-		if f.Note == "" || known[f.UID()] {
+		if f.Note == "" {
 			continue
 		}
 		o, err := parseNote(f.Order, f.UID(), f.Note)
@@ -87,8 +87,25 @@ func (e *Evictions) unsaved(saved []kube.SavedOrder) (orders []kube.SavedOrder) 
 			e.o.Log.Warn("the mark of a fence can't be used to report the pod", "uid", f.UID(), "error", err)
 			continue
 		}
+		at := slices.IndexFunc(orders, func(s kube.SavedOrder) bool { return s.Order.UID == f.UID() })
+		if at >= 0 && !supersedes(&o, &orders[at]) {
+			continue
+		}
 		e.o.Log.Info("the order for a pod was not saved; the mark of the pod's fence has it", "pod", o.Order.Namespace+"/"+o.Order.Name, "uid", f.UID())
-		orders = append(orders, o)
+		o.Began = now // the clock may have been set since: the order gets its whole time again
+		if at >= 0 {
+			orders[at] = o
+		} else {
+			orders = append(orders, o)
+		}
 	}
 	return orders
+}
+
+// supersedes reports whether the order in a mark is later than the one that was saved.
+func supersedes(mark, saved *kube.SavedOrder) bool {
+	if mark.Order.ID == saved.Order.ID {
+		return saved.Order.Stage == kube.StageStopping && mark.Order.Stage != kube.StageStopping
+	}
+	return mark.Began.After(saved.Began)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -39,7 +38,7 @@ func (e *Evictions) Close() error {
 // the fences that belong to none of them. If the configuration asks for dry run, no order stays, and no fence. While the node
 // shuts down, the fences without an order stay. It is called after Open and before Run.
 func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
-	e.o.Orders.Restore(slices.Concat(saved, e.unsaved(saved)), time.Now())
+	e.o.Orders.Restore(e.withMarks(saved, time.Now()), time.Now())
 	for _, o := range e.o.Orders.Saved() {
 		if dryRun {
 			e.o.Orders.Refused(o.Order.UID, "dry run")
@@ -53,10 +52,11 @@ func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 	for _, f := range e.found {
 		if v := e.byUID[f.UID()]; v != nil && v.fence == nil {
 			v.fence = f.Fence
-			e.o.Log.Info("continuing an eviction of an earlier run; the pod's fence is set", "pod", v.pod, "uid", v.uid)
+			e.o.Log.Info("continuing an eviction of an earlier run; the pod's fence is set", "pod", v.pod, "uid", v.uid, "order", v.id)
 			continue
 		}
 		if !dryRun && e.o.ShuttingDown() {
+			e.disown(f.Fence, f.Order)
 			e.shutdown[f.Fence] = true
 			continue
 		}

@@ -61,6 +61,9 @@ func TestRestart(t *testing.T) {
 		{name: "2 before the order is saved, dead and exclusive", change: exclusive, before: paused((*node).fence), down: (*node).exited, stage: kube.StageEnded, fenced: true},
 		{name: "3 before the order is saved, left", before: (*node).fence, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
 		{name: "3 before the order is saved, started again", before: (*node).fence, down: newer, log: "its kubelet has started it again while evictd did not run"},
+		{name: "3 before the order is saved, after a refusal that is", before: func(n *node) { refused(n); time.Sleep(2 * time.Millisecond); n.evict(false); n.fence() }, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
+		{name: "3 before the kill is saved, after a grace period", before: func(n *node) { n.stopping(); n.fence() }, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
+		{name: "3 before the order is saved, in a shutdown in which it ends", before: func(n *node) { n.fence(); n.shuttingDown = true; n.Lift(testUID, ""); n.shuttingDown = false }, log: "lifting the fence of an earlier run"},
 		{name: "3 before the order is saved, and it is withdrawn", before: func(n *node) { n.fence(); n.shuttingDown = true; n.connected = false; n.Stop(); n.shuttingDown = false }, log: "lifting the fence of an earlier run"},
 		{name: "4 before the mark, the loop knows the victim", before: unfenced, after: func(n *node) {
 			n.report(act.Signalled)
