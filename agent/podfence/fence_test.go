@@ -52,18 +52,6 @@ func TestFence(t *testing.T) {
 		if err := f.Set("order2", ""); err != nil { // set already
 			t.Errorf("second Set: %v", err)
 		}
-		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order != "order1" {
-			t.Errorf("marks = %+v after a Set without a note; want order1", marks)
-		}
-		if err := f.Set("order2", "note2"); err != nil {
-			t.Errorf("third Set: %v", err)
-		}
-		if err := f.Disown("order1"); err != nil {
-			t.Error(err)
-		}
-		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order != "order2" || marks[0].note != "note2" || p.limits() != p.all("0") {
-			t.Errorf("marks = %+v, limits %s; want order2 and its note", marks, p.limits())
-		}
 		if err := f.Lift(); err != nil {
 			t.Fatal(err)
 		}
@@ -372,5 +360,38 @@ func TestReleaseWithoutFile(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Dir(file)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of the file exists: %v", err)
+	}
+}
+
+// A fence that is set is marked with the order of a later Set, if that has a note, and stays set when
+// its order is removed.
+func TestAnotherOrder(t *testing.T) {
+	h := native(t)
+	p := newPod(t, h)
+	file := marksFile(t)
+	table, _ := openTable(t, h, file)
+	f := p.prepare(table)
+	for _, step := range []struct {
+		do   func() error
+		want string // the order and the note
+	}{
+		{func() error { return f.Set("order1", "note1") }, "order1note1"},
+		{func() error { return f.Set("order2", "") }, "order1note1"},
+		{func() error { return f.Set("order2", "note2") }, "order2note2"},
+		{func() error { return f.Disown("order1") }, "order2note2"},
+		{func() error { return f.Disown("order2") }, ""},
+		{func() error { return f.Set("order3", "note3") }, "order3note3"},
+		{table.DisownAll, ""},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if marks := marksIn(t, file); len(marks) != 1 || marks[0].order+marks[0].note != step.want || p.limits() != p.all("0") {
+			t.Errorf("marks = %+v, limits %s; want %q and a fence", marks, p.limits(), step.want)
+		}
+	}
+	table.Close()
+	if _, left := openTable(t, h, file); len(left) != 1 || left[0].Order+left[0].Note != "" {
+		t.Errorf("found %+v; want the fence without an order", left)
 	}
 }

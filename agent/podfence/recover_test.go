@@ -93,16 +93,6 @@ func TestKilled(t *testing.T) {
 			table.Close()
 		}
 		table, left := openTable(t, h, file)
-		for _, order := range []string{"another", "order7"} {
-			if err := left[0].Disown(order); err != nil {
-				t.Error(err)
-			}
-		}
-		table.Close()
-		table, left = openTable(t, h, file)
-		if len(left) != 1 || left[0].Order+left[0].Note != "" || p.limits() != p.all("0") {
-			t.Fatalf("found %+v after Disown, limits %s; want the fence without an order", left, p.limits())
-		}
 		if err := left[0].Lift(); err != nil || p.limits() != before {
 			t.Errorf("limits after Lift = %s, %v; want %s", p.limits(), err, before)
 		}
