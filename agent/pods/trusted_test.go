@@ -27,16 +27,16 @@ func (n *node) setAge(pid int, age time.Duration) {
 // A kubelet that was moved into a pod's cgroup stays guarded until it ends, also after a
 // restart of evictd.
 func TestMovedKubeletStaysGuarded(t *testing.T) {
-	const hour = time.Hour
+	const old = guardScanMaxAge + time.Second
 	for _, tt := range []struct {
 		name  string
 		age   time.Duration
 		moved bool // before evictd starts for the first time
 		want  bool
 	}{
-		{"found", hour, false, true},
+		{"found", old, false, true},
 		{"found soon after its start", time.Second, false, false},
-		{"never found", hour, true, false},
+		{"never found", old, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, false)
@@ -73,7 +73,7 @@ func TestMovedKubeletStaysGuarded(t *testing.T) {
 			sync(next)
 			guarded(next, tt.want)
 
-			n.setAge(70, 2*hour) // another process with the pid
+			n.setAge(70, tt.age-time.Second) // another process with the pid
 			last := n.inventory()
 			last.RestoreKubelets(next.TrustedKubelets())
 			sync(last)
