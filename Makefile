@@ -88,7 +88,7 @@ clean:
 ci: lint
 	@mkdir -p $(BUILD)
 	GO='$(GO)' sh tests/cluster/fetch.sh
-	$(MAKE) --no-print-directory test TESTFLAGS='-v -timeout 20m' >$(BUILD)/test.log 2>&1; \
+	$(MAKE) --no-print-directory test TESTFLAGS='-v -timeout 30m' >$(BUILD)/test.log 2>&1; \
 	status=$$?; grep -E '^(ok|FAIL|panic:|---? FAIL|\?)' $(BUILD)/test.log || true; \
 	if [ $$status -ne 0 ]; then tail -n 200 $(BUILD)/test.log; exit $$status; fi
 	sh tests/skips.sh $(BUILD)/test.log tests/skips.txt
