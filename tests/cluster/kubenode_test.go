@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,6 +77,7 @@ func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 			t.Errorf("left of the node:\n%s", strings.Join(left, "\n"))
 		}
 	})
+	enableControllers(t, n)
 	began := time.Now()
 	r := newRigWith(t, o.audit)
 	t.Logf("API server ready after %v", since(began))
@@ -86,6 +89,23 @@ func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 	t.Logf("node ready after %v", since(began))
 	c.events = c.watch()
 	return c
+}
+
+// enableControllers gives the slice of the pods the controllers that the kubelet needs in a cgroupRoot: all that it
+// supports and the machine has (pkg/kubelet/cm/cgroup_v2_manager_linux.go: Validate). systemd enables those of the
+// properties that are set. It leaves hugetlb alone, which it does not know.
+func enableControllers(t *testing.T, n *node.Node) {
+	t.Helper()
+	if n.Driver() != node.Systemd {
+		return
+	}
+	slice := filepath.Base(filepath.Dir(n.Kubepods()))
+	systemctl(t, "start", slice)
+	t.Cleanup(func() { systemctl(t, "stop", slice) })
+	systemctl(t, "set-property", "--runtime", slice, "CPUWeight=100", fmt.Sprintf("AllowedCPUs=0-%d", runtime.NumCPU()-1), "MemoryAccounting=yes", "TasksAccounting=yes")
+	if err := os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+hugetlb"), 0); err != nil && !errors.Is(err, unix.EINVAL) { // there is none
+		t.Fatal(err)
+	}
 }
 
 func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
