@@ -43,7 +43,7 @@ func cacheFile(t *testing.T) string {
 }
 
 // coldFile returns the name of such a file that has content, none of which is cached. A file that a
-// hog writes and drops would look like memory of its processes meanwhile: pages leave their list
+// hog writes and drops would look like memory of its processes for a moment: pages leave their list
 // before they are uncharged (mm/swap.c: folios_put_refs).
 func coldFile(t *testing.T) string {
 	t.Helper()

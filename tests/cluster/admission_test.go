@@ -121,7 +121,7 @@ func (c *kubeNode) checkRefused(w *workload) (result string) {
 	return record.Result
 }
 
-// TestEvictsTerminatingPod: a pod that is being deleted and takes memory meanwhile is killed and
+// TestEvictsTerminatingPod: a pod that takes memory while it is being deleted is killed and
 // not reported.
 func TestEvictsTerminatingPod(t *testing.T) {
 	if !inNamespaces(t) {

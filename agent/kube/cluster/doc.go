@@ -110,7 +110,7 @@
 // together share one look. That takes two seconds at most, then the pod is reported without it, which
 // is logged. While the API server does not answer, these do not pass, for up to 30 s, and a report that
 // has failed waits again: after an outage the taint comes first, too. A write of the Node that alone has
-// no answer is no outage: the Node is then read at once if an order has come meanwhile. Without the right
+// no answer is no outage: the Node is then read at once if an order has come by then. Without the right
 // to write taints, and while the API server refuses them, nothing waits.
 // The taint remains for ten seconds after the report, in which evictd sends its condition, unless
 // evictd has stopped or is in dry run.

@@ -241,7 +241,7 @@ func (r *Reporter) setNodeRights(missing map[nodeStep]right) {
 		switch {
 		case lacking:
 			p.missing = why
-		case p.missing != "": // and what was refused meanwhile is not any more
+		case p.missing != "": // and what was refused is not any more
 			*p = nodePart{}
 		}
 	}

@@ -31,7 +31,7 @@ func (e *Evictions) release(f *podfence.Fence, order string) {
 	e.mu.Lock()
 	e.shutdown[f] = true
 	e.mu.Unlock()
-	e.notify() // the shutdown may have been canceled meanwhile
+	e.notify() // the shutdown may have been canceled by now
 }
 
 // disown removes an order that has ended from the mark of a fence that stays.
