@@ -1,0 +1,18 @@
+// Package fence decides what happens to a node that no longer answers: when its machine is switched off, what proves
+// that it is off, and when its pods and volumes are released.
+//
+// Its entry is [Step], as in agent/evict: the state of one fence, fresh observations and the time in; new state and
+// orders out. The package does no I/O, reads no clock, starts no goroutine and imports no other package of evictd.
+// agent/controller observes, saves the state in a NodeFence object, and then carries the orders out.
+//
+// One rule is above all others: no pod and no volume of a node is released before a separate reading has proven that
+// its machine is off. The opt-in beside it is a person's word (an annotation with the UID of the fence).
+// Everything else follows:
+//
+//   - A state is saved before an order of it is carried out. An act that was saved and has no outcome is unknown: it
+//     is never repeated under the same id.
+//   - That an act succeeded proves nothing. A reading counts as proof if it began after the last act ended, in a session of
+//     its own, for each power device of the node, twice, [Timings.ProofInterval] apart, while the Lease did not change.
+//   - Unknown is not off, and it is not failed either: a late switch-off may take effect after the client has given up.
+//   - Only off and on are ever sent. A reboot is off, proof, release, on.
+package fence

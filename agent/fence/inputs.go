@@ -1,0 +1,120 @@
+package fence
+
+import "time"
+
+// Inputs are what was observed for a fence, just now and not from a cache.
+type Inputs struct {
+	Node  Node
+	Lease Lease
+	Load  Load
+	// Outcomes are those of acts of this controller that have ended.
+	Outcomes []Outcome
+	// Readings are new readings of the node's devices.
+	Readings []Reading
+	// InFlight is the id of the intent that this controller is executing now, empty if none.
+	InFlight string
+	// Executor identifies this controller.
+	Executor string
+	// Gate is the verdict on new acts.
+	Gate Gate
+}
+
+// Ready is the status of a node's Ready condition.
+type Ready string
+
+// The values of Ready. A Node without the condition is ReadyUnknown.
+const (
+	ReadyTrue    Ready = "True"
+	ReadyFalse   Ready = "False"
+	ReadyUnknown Ready = "Unknown"
+)
+
+// Node is a Node object.
+type Node struct {
+	Found bool
+	Name  string
+	UID   string
+	Ready Ready
+	// ReadySince is when Ready changed last.
+	ReadySince   time.Time
+	BootID       string
+	SystemUUID   string
+	Zone         string
+	ControlPlane bool
+	// ConfirmOff is the value of the annotation evictd.io/confirm-off: the UID of a fence.
+	ConfirmOff string
+	// Quarantined and OutOfService say that the Node has these taints, and that they are ours.
+	Quarantined, OutOfService bool
+}
+
+// Lease is the Lease of a node in kube-node-lease.
+type Lease struct {
+	// Known is false if it could not be read.
+	Known bool
+	// Found is false if there is none: such a node is never fenced.
+	Found   bool
+	Renewed time.Time
+	// UnchangedSince is when the controller first saw this renewTime, by its own clock.
+	UnchangedSince time.Time
+}
+
+// Load is what is bound to a node.
+type Load struct {
+	PodsKnown        bool
+	Pods             []Pod
+	AttachmentsKnown bool
+	Attachments      []Attachment
+}
+
+// Pod is a pod that is bound to the node.
+type Pod struct {
+	UID, Namespace, Name string
+	// Tolerates says that the out-of-service taint does not evict it.
+	Tolerates                      bool
+	Mirror, DaemonSet, StatefulSet bool
+	Terminating                    bool
+}
+
+// Attachment is a VolumeAttachment of the node.
+type Attachment struct {
+	UID, Name string
+	// KeptByPod says that a pod which tolerates the out-of-service taint uses the volume.
+	KeptByPod bool
+}
+
+// Gate is the verdict on new acts: storm policy, control plane, pauses.
+type Gate struct {
+	Open bool
+	// Reason is the reason for a closed gate in one word, Message the numbers.
+	Reason, Message string
+}
+
+// Orders are what the controller does after it has saved the state.
+type Orders struct {
+	// Act is the new intent.
+	Act *Intent
+	// Read are the devices that are read now, each in a session of its own.
+	Read []string
+	// Taints are the taints that the Node must have from now on.
+	Taints Taints
+	// Delete are the pods that are deleted without grace, by UID.
+	Delete []Pod
+	// Events are reported at the Node and in the log.
+	Events []Event
+	// Wake is when Step must be called again at the latest; zero if nothing is due.
+	Wake time.Time
+}
+
+// Taints says which of the controller's taints a Node must have.
+type Taints struct {
+	// Quarantine is evictd.io/fencing:NoSchedule.
+	Quarantine bool
+	// OutOfService is node.kubernetes.io/out-of-service=nodeshutdown:NoExecute.
+	OutOfService bool
+}
+
+// Event is a change that is reported.
+type Event struct {
+	Warning         bool
+	Reason, Message string
+}

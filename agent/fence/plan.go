@@ -1,0 +1,91 @@
+package fence
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Plan is how a node is fenced: the validated configuration, without secrets.
+type Plan struct {
+	// Isolation cuts the node off from storage. The levels are alternatives, tried in turn.
+	Isolation []Level `json:"isolation,omitempty"`
+	// PowerManagement switches the machine off, and on after the release.
+	PowerManagement []Level `json:"powerManagement,omitempty"`
+	// Recovery undoes Isolation.
+	Recovery []Level `json:"recovery,omitempty"`
+	// Timings are the durations of the flow.
+	Timings Timings `json:"timings"`
+	// Hash identifies the plan.
+	Hash string `json:"hash"`
+}
+
+// Level is a list of methods that all must succeed, in order.
+type Level struct {
+	// Methods are the methods. In PowerManagement each off stands before the first on.
+	Methods []Method `json:"methods"`
+}
+
+// Method is one action of one device.
+type Method struct {
+	// Name is the name of the method.
+	Name string `json:"name"`
+	// Agent is the program or the built-in implementation: ipmi.
+	Agent string `json:"agent"`
+	// Action is what the method does.
+	Action Action `json:"action"`
+	// Device identifies device and plug: methods with the same Device switch the same power.
+	Device string `json:"device"`
+	// MustSuccess says that the step fails with the method.
+	MustSuccess bool `json:"mustSuccess"`
+	// Identity says how the machine is told from others: uuid compares the device's UUID with the node's; none does not.
+	Identity IdentityCheck `json:"identity"`
+	// Deadline bounds one act.
+	Deadline metav1.Duration `json:"deadline"`
+	// Parameters are those of the agent, without secrets.
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// Secrets are the names of the Secrets that have the other parameters; later ones override.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// Action is what a method does.
+type Action string
+
+// The actions. There is no reboot, cycle or reset: a reboot is off, proof, release, on.
+const (
+	Off Action = "off"
+	On  Action = "on"
+)
+
+// IdentityCheck says how a machine is told from others.
+type IdentityCheck string
+
+// The checks.
+const (
+	CheckUUID IdentityCheck = "uuid"
+	CheckNone IdentityCheck = "none"
+)
+
+// Timings are the durations of a fence. See [DefaultTimings].
+type Timings struct {
+	// Grace is how long a node is not Ready, and its Lease unchanged, before it is fenced.
+	Grace metav1.Duration `json:"grace"`
+	// PowerDelay is the time from the end of isolation to switching off.
+	PowerDelay metav1.Duration `json:"powerDelay"`
+	// ProofTimeout bounds the time for reading off twice.
+	ProofTimeout metav1.Duration `json:"proofTimeout"`
+	// ProofInterval is the least time between the two readings of a proof.
+	ProofInterval metav1.Duration `json:"proofInterval"`
+	// Settle is how long after a deadline a late act may still take effect.
+	Settle metav1.Duration `json:"settle"`
+	// ReleaseTimeout is when a release that has not ended is reported.
+	ReleaseTimeout metav1.Duration `json:"releaseTimeout"`
+	// UntaintDelay is the time from the removal of the out-of-service taint to switching on.
+	UntaintDelay metav1.Duration `json:"untaintDelay"`
+	// ReturnTimeout bounds the time from switching on to Ready.
+	ReturnTimeout metav1.Duration `json:"returnTimeout"`
+	// HealthyDelay is how long a node that returned must be Ready.
+	HealthyDelay metav1.Duration `json:"healthyDelay"`
+	// TotalTimeout bounds all attempts.
+	TotalTimeout metav1.Duration `json:"totalTimeout"`
+	// Backoff is the time before the first repetition after an error. It doubles each time.
+	Backoff metav1.Duration `json:"backoff"`
+	// Retries bounds the repetitions.
+	Retries int32 `json:"retries"`
+}

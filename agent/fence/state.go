@@ -1,0 +1,244 @@
+package fence
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// StepName is a step of a fence.
+// +kubebuilder:validation:Enum=Isolation;Power-Management;Recovery
+type StepName string
+
+// The steps, in order.
+const (
+	Isolation       StepName = "Isolation"
+	PowerManagement StepName = "Power-Management"
+	Recovery        StepName = "Recovery"
+)
+
+// Status is how far a step is.
+// +kubebuilder:validation:Enum=New;Running;Done;Error
+type Status string
+
+// The statuses of a step.
+const (
+	New     Status = "New"
+	Running Status = "Running"
+	Done    Status = "Done"
+	Error   Status = "Error"
+)
+
+// Phase is how far the release of a node's pods and volumes is. It is empty before the acts of the step
+// Power-Management have ended.
+type Phase string
+
+// The phases, in order. In Proving the devices are read; in OffProven they are read once more; in Releasing the Node has the
+// out-of-service taint; in Released the pods and volumes are gone and the taint is removed.
+const (
+	Proving   Phase = "Proving"
+	OffProven Phase = "OffProven"
+	Releasing Phase = "Releasing"
+	Released  Phase = "Released"
+)
+
+// State is one fence. The controller saves Progress and Detail in a NodeFence object.
+type State struct {
+	UID     string // of the NodeFence object; identifies the fence
+	Node    string
+	Created metav1.MicroTime
+	Progress
+	Detail
+}
+
+// Progress is the part of a fence that lies at the top level of a NodeFence.
+type Progress struct {
+	// Step is the current step.
+	Step StepName `json:"step"`
+	// Status is the status of the step.
+	Status Status `json:"status"`
+	// Retries is how often a step was begun again after an error.
+	Retries int32 `json:"retries"`
+	// Jobs are the names of the jobs that execute the methods of the step.
+	Jobs []string `json:"jobs,omitempty"`
+}
+
+// Detail is the part of a fence that lies in the field state of a NodeFence.
+type Detail struct {
+	// Target is the node as it was when the fence was created.
+	Target Target `json:"target"`
+	// Plan has the methods as they were configured when the fence was created.
+	Plan Plan `json:"plan"`
+	// DryRun says that the fence was decided on without any act.
+	DryRun bool `json:"dryRun,omitempty"`
+	// Phase is how far the release of pods and volumes is.
+	Phase Phase `json:"phase,omitempty"`
+	// Since is when step, status or phase changed last.
+	Since metav1.MicroTime `json:"since"`
+	// Attempt counts the attempts, from 1; 0 before the first act.
+	Attempt int32 `json:"attempt,omitempty"`
+	// Level is the index of the level of methods in use.
+	Level int32 `json:"level,omitempty"`
+	// Intent is the act in flight: saved before it begins, removed with its outcome.
+	Intent *Intent `json:"intent,omitempty"`
+	// Acts are the ended acts of this attempt.
+	Acts []Act `json:"acts,omitempty"`
+	// LastAct is when the last act on a device ended, or the deadline of one whose outcome is unknown.
+	LastAct metav1.MicroTime `json:"lastAct,omitzero"`
+	// Readings are the readings that can become part of the proof.
+	Readings []Reading `json:"readings,omitempty"`
+	// Proof is why the machine is known to be off.
+	Proof *Proof `json:"proof,omitempty"`
+	// Deadline is when the attempts end.
+	Deadline metav1.MicroTime `json:"deadline,omitzero"`
+	// NextAttempt is when the step begins again after an error.
+	NextAttempt metav1.MicroTime `json:"nextAttempt,omitzero"`
+	// HealthySince is since when the node is Ready again.
+	HealthySince metav1.MicroTime `json:"healthySince,omitzero"`
+	// FinishedAt is when the fence ended.
+	FinishedAt metav1.MicroTime `json:"finishedAt,omitzero"`
+	// Result is how the fence ended.
+	Result Result `json:"result,omitempty"`
+	// Conditions tell what the fence waits for and what went wrong.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// History has the last changes, oldest first.
+	History []Entry `json:"history,omitempty"`
+}
+
+// Result is how a fence ended.
+type Result string
+
+// The results. A fence that is GaveUp is not finished: a person, or a device that answers again, continues it.
+const (
+	Recovered Result = "Recovered" // the node is Ready again
+	Fenced    Result = "Fenced"    // off and released; the plan does not switch it on
+	NodeGone  Result = "NodeGone"  // the Node object was deleted or replaced
+)
+
+// Target is a node as it was when its fence was created.
+type Target struct {
+	// UID is the UID of the Node object.
+	UID string `json:"uid"`
+	// SystemUUID is nodeInfo.systemUUID.
+	SystemUUID string `json:"systemUUID,omitempty"`
+	// BootID is nodeInfo.bootID.
+	BootID string `json:"bootID,omitempty"`
+	// Zone is region and zone.
+	Zone string `json:"zone,omitempty"`
+	// ControlPlane says that the node is one of the control plane.
+	ControlPlane bool `json:"controlPlane,omitempty"`
+	// LeaseRenewed is the renewTime of the node's Lease.
+	LeaseRenewed metav1.MicroTime `json:"leaseRenewed,omitzero"`
+}
+
+// Intent is an act that was saved before it began.
+type Intent struct {
+	// ID is unique for a fence.
+	ID string `json:"id"`
+	// Attempt is the attempt that the act belongs to.
+	Attempt int32 `json:"attempt"`
+	// Step is the step that the act belongs to.
+	Step StepName `json:"step"`
+	// Level is the index of the level.
+	Level int32 `json:"level"`
+	// Index is the index of the method in its level.
+	Index int32 `json:"index"`
+	// Method is the name of the method.
+	Method string `json:"method"`
+	// Action is what is done.
+	Action Action `json:"action"`
+	// Executor identifies the controller that does it.
+	Executor string `json:"executor"`
+	// Issued is when the intent was decided on.
+	Issued metav1.MicroTime `json:"issued"`
+	// Deadline is when the act is killed.
+	Deadline metav1.MicroTime `json:"deadline"`
+}
+
+// OutcomeKind says how an act ended.
+type OutcomeKind string
+
+// The outcomes. Succeeded is what the device said, and no proof.
+const (
+	Succeeded OutcomeKind = "Succeeded"
+	Failed    OutcomeKind = "Failed"  // the device answered with an error, and did nothing
+	Unknown   OutcomeKind = "Unknown" // no answer: it may have been done, or be done later
+	Refused   OutcomeKind = "Refused" // evictd did not send it: another machine, or no longer wanted
+)
+
+// Outcome is how an act ended.
+type Outcome struct {
+	// Intent is the id of the intent.
+	Intent string `json:"intent"`
+	// Kind is how it ended.
+	Kind OutcomeKind `json:"kind"`
+	// Message says why, without secrets.
+	Message string `json:"message,omitempty"`
+	// Ended is when it ended.
+	Ended metav1.MicroTime `json:"ended"`
+}
+
+// Act is an ended act.
+type Act struct {
+	Intent  `json:",inline"`
+	Outcome Outcome `json:"outcome"`
+}
+
+// Power is the state of a machine's power, as a device reports it.
+type Power string
+
+// The states of power. A device that does not answer reports PowerUnknown.
+const (
+	PowerOn      Power = "On"
+	PowerOff     Power = "Off"
+	PowerUnknown Power = "Unknown"
+)
+
+// Reading is a status that was read from a device, in a session of its own.
+type Reading struct {
+	// Device is [Method.Device].
+	Device string `json:"device"`
+	// Power is what the device reports.
+	Power Power `json:"power"`
+	// UUID identifies the machine, as the device reports it; empty if it does not.
+	UUID string `json:"uuid,omitempty"`
+	// Error says why the power is unknown, without secrets.
+	Error string `json:"error,omitempty"`
+	// Started is when the reading began.
+	Started metav1.MicroTime `json:"started"`
+	// Ended is when it ended.
+	Ended metav1.MicroTime `json:"ended"`
+}
+
+// Proof is why a machine is known to be off.
+type Proof struct {
+	// How is readings, or confirmed by a person.
+	How ProofKind `json:"how"`
+	// By is the person, if it is known.
+	By string `json:"by,omitempty"`
+	// Readings are two readings of each power device.
+	Readings []Reading `json:"readings,omitempty"`
+	// LeaseRenewed is the renewTime of the Lease at the time of the proof.
+	LeaseRenewed metav1.MicroTime `json:"leaseRenewed,omitzero"`
+	// At is when it was proven.
+	At metav1.MicroTime `json:"at"`
+}
+
+// ProofKind is the kind of a proof.
+type ProofKind string
+
+// The kinds of proof.
+const (
+	ByReadings ProofKind = "Readings"
+	Confirmed  ProofKind = "Confirmed"
+)
+
+// Entry is a change of a fence.
+type Entry struct {
+	// At is when it changed.
+	At metav1.MicroTime `json:"at"`
+	// Step, Status and Phase are those after the change.
+	Step   StepName `json:"step"`
+	Status Status   `json:"status"`
+	Phase  Phase    `json:"phase,omitempty"`
+	// Reason is the reason in one word, as in the event of the change.
+	Reason string `json:"reason"`
+	// Message says what happened.
+	Message string `json:"message,omitempty"`
+}
