@@ -20,7 +20,7 @@ const (
 	never    = time.Duration(-1)
 )
 
-func micro(t time.Time) metav1.MicroTime        { return metav1.NewMicroTime(t) }
+func micro(t time.Time) metav1.MicroTime       { return metav1.NewMicroTime(t) }
 func duration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 
 // level returns a level with an off of each device, and with on an on of each.
@@ -186,10 +186,8 @@ func (s *simulation) step() time.Time {
 		Executor: fmt.Sprintf("c%d", s.executor), Gate: s.gate}
 	in.Node.Quarantined, in.Node.OutOfService = s.taints.Quarantine, s.taints.OutOfService
 	s.outcomes, s.readings = nil, nil
-	before := s.state
 	var o Orders
 	s.state, o = Step(s.state, in, s.now())
-	_ = before
 	if !s.noJSON {
 		s.roundTrip()
 	}
@@ -307,8 +305,8 @@ func (s *simulation) read(name string) {
 	s.reading[name] = true
 	d := s.devices[name]
 	started, executor := s.now(), s.executor
-	took := d.read
-	if !d.answersAt(s.at) {
+	took, answers := d.read, d.answersAt(s.at)
+	if !answers {
 		took = 10 * time.Second
 	}
 	s.after(took, func() {
@@ -317,7 +315,7 @@ func (s *simulation) read(name string) {
 		}
 		delete(s.reading, name)
 		x := Reading{Device: name, Power: PowerUnknown, Error: "no answer", Started: micro(started), Ended: micro(s.now())}
-		if d.answersAt(s.at) {
+		if answers {
 			x.Power, x.UUID, x.Error = PowerOff, d.uuid, ""
 			if d.on && !d.lies {
 				x.Power = PowerOn
@@ -348,6 +346,9 @@ func (s *simulation) note(o Orders, words ...string) {
 	}
 	if o.Taints.Quarantine != s.taints.Quarantine {
 		words = append(words, fmt.Sprintf("quarantine=%v", o.Taints.Quarantine))
+	}
+	if s.taints != o.Taints {
+		s.after(100*time.Millisecond, func() {}) // the Node changes: the controller calls Step
 	}
 	s.taints = o.Taints
 	if len(words) > 0 {

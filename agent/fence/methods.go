@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,10 +81,10 @@ func (r *run) next(index int, m Method, action Action) progress {
 		return waiting
 	case !known:
 		since := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
-		if r.now.Before(since) {
+		unanswered := slices.ContainsFunc(r.in.Readings, func(x Reading) bool { return x.Device == m.Device })
+		if !unanswered || r.now.Before(since) {
 			r.orders.Read = append(r.orders.Read, m.Device)
 			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
-			r.wake(since)
 			return waiting
 		}
 		r.skip(index, m, "its device did not tell the UUID of its machine; nothing was sent")

@@ -25,8 +25,11 @@ func (r *run) prove() bool {
 			timeout = t.ProofTimeout.Duration + t.Settle.Duration
 		}
 	}
-	if over := begun.Add(timeout); r.now.Before(over) && !all {
-		r.wake(over)
+	// While the node is not certainly dead, no act may follow: the readings go on.
+	if over := begun.Add(timeout); !r.dead() || r.now.Before(over) && !all {
+		if r.now.Before(over) {
+			r.wake(over)
+		}
 		r.read(s.powerDevices(), s.LastAct.Time, t.ProofInterval.Duration)
 		return false
 	}

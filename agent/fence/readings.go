@@ -198,7 +198,8 @@ func (r *run) read(devices []string, after time.Time, interval time.Duration) {
 // change; nil if there is no such level, or a device of the node was read on since.
 func (r *run) offTwice() []Reading {
 	s, l := r.s, r.in.Lease
-	if r.in.Node.Ready == ReadyTrue || !l.Known || !l.Found || l.UnchangedSince.IsZero() {
+	// Between two renewals the Lease of a node that runs does not change either: it must be unchanged for Grace.
+	if r.in.Node.Ready == ReadyTrue || !stale(l, r.timings(), r.now) {
 		return nil
 	}
 	for _, x := range s.Readings {

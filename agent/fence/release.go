@@ -102,6 +102,7 @@ func (r *run) switchOn() bool {
 	s := r.s
 	if r.in.Node.OutOfService {
 		s.Untainted = metav1.MicroTime{}
+		r.wake(r.now.Add(r.timings().UntaintDelay.Duration))
 		return false
 	}
 	if s.Untainted.IsZero() {

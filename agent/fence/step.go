@@ -76,7 +76,11 @@ func (r *run) advance() bool {
 	case r.confirm():
 		return true
 	case s.Intent != nil:
-		r.wake(s.Intent.Deadline.Time)
+		if r.now.Before(s.Intent.Deadline.Time) {
+			r.wake(s.Intent.Deadline.Time)
+		} else {
+			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
+		}
 		return false
 	case s.Step == Recovery:
 		return r.recover()
@@ -191,6 +195,9 @@ func (r *run) wake(t time.Time) {
 // finish returns the orders with what holds in each step: the taints, and a wake while the fence is not finished.
 func (r *run) finish() Orders {
 	s := r.s
+	if len(s.Readings) == 0 {
+		s.Readings = nil // as it is after JSON: the controller saves a state that differs
+	}
 	if !s.FinishedAt.IsZero() {
 		r.orders.Wake = time.Time{}
 		return r.orders
