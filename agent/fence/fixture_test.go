@@ -107,6 +107,8 @@ type simulation struct {
 	taints    Taints
 	log       []string
 
+	// done ends the simulation early.
+	done func() bool
 	// check is called after each step.
 	check func(in Inputs, o Orders)
 }
@@ -154,7 +156,7 @@ func (s *simulation) run() []string {
 		for _, q := range s.queue {
 			next = min(next, max(q.at, s.at))
 		}
-		if next > s.until {
+		if next > s.until || s.done != nil && s.done() {
 			break
 		}
 		s.at = next

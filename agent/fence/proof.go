@@ -21,7 +21,7 @@ func (r *run) prove() bool {
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
 		all = all && last != nil && last.Started.After(s.Since.Time)
-		if s.away(d) {
+		if last != nil && last.Power == PowerOff && s.away(d) {
 			timeout = t.ProofTimeout.Duration + t.Settle.Duration
 		}
 	}

@@ -60,7 +60,10 @@ func (r *run) takeReading(x Reading) {
 	}
 	// A reading that began before the last act ended, or before a device was read on, tells nothing about the time after.
 	last := s.last(x.Device)
-	if !x.Started.After(s.LastAct.Time) || !x.Started.After(s.LastOn.Time) || last != nil && !x.Started.After(last.Started.Time) {
+	switch {
+	case !x.Started.After(s.LastAct.Time), last != nil && !x.Started.After(last.Started.Time):
+		return
+	case x.Power == PowerOff && !x.Started.After(s.LastOn.Time):
 		return
 	}
 	if last != nil && last.Power == PowerUnknown && x.Power != PowerUnknown {

@@ -50,21 +50,23 @@ func (r *run) nodeAlive() bool {
 	return r.lateOff()
 }
 
-// lateOff reads the devices after the time in which an act can take effect late. Off means that it did.
+// lateOff reads the devices after the time in which an act can take effect late. If none is on and one is off, it did.
 func (r *run) lateOff() bool {
 	s := r.s
 	after := latest(s.LateUntil.Time, s.HealthySince.Time)
-	off, complete := "", true
+	on, off, complete := false, "", true
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
 		switch {
 		case last == nil || !last.Started.After(after):
 			complete = false
+		case last.Power == PowerOn:
+			on = true
 		case last.Power == PowerOff:
 			off = d
 		}
 	}
-	if complete && off == "" {
+	if on || complete && off == "" {
 		r.clear(ConditionWaiting)
 		return r.recoverAt(r.now)
 	}

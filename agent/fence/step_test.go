@@ -79,21 +79,21 @@ var timelines = []timeline{
 1ms: PowerDelayOver AttemptStarted
 201ms: ActStarted! act=power-management-1-0-0=bmc-off
 20.201s: ActEnded! Proving
-2m30.201s: NotProven!
-3m0.201s: Retrying AttemptStarted
-3m30.201s: ActNotSent! ActNotSent!
-4m30.201s: Retrying AttemptStarted
-5m0.201s: ActNotSent! ActNotSent!
-7m0.201s: Retrying AttemptStarted
-7m30.201s: ActNotSent! GaveUp!
-21m10.601s: OffProven
-21m10.802s: Releasing out-of-service=true
-21m10.902s: delete=db-0
-21m11.902s: Released out-of-service=false
-21m17.202s: ActStarted act=power-management-4-0-1=bmc-on
-21m18.202s: ActEnded
-21m18.403s: SwitchedOn
-23m48.202s: NodeReturned Recovered quarantine=false
+1m30.201s: NotProven!
+2m0.201s: Retrying AttemptStarted
+2m30.201s: ActNotSent! ActNotSent!
+3m30.201s: Retrying AttemptStarted
+4m0.201s: ActNotSent! ActNotSent!
+6m0.201s: Retrying AttemptStarted
+6m30.201s: ActNotSent! GaveUp!
+21m20.601s: OffProven
+21m20.802s: Releasing out-of-service=true
+21m20.902s: delete=db-0
+21m21.902s: Released out-of-service=false
+21m27.202s: ActStarted act=power-management-4-0-1=bmc-on
+21m28.202s: ActEnded
+21m28.403s: SwitchedOn
+23m58.202s: NodeReturned Recovered quarantine=false
 `},
 	{"answers again after GaveUp: one new attempt", func(s *simulation) {
 		s.devices["bmc"].silent, s.devices["bmc"].answers = 0, 20*time.Minute
