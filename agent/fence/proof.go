@@ -88,6 +88,9 @@ func (r *run) verify() bool {
 	s, t := r.s, r.timings()
 	devices := s.powerDevices()
 	complete := r.leaseAsProven()
+	if !complete {
+		r.dead() // reports what is waited for
+	}
 	for _, d := range devices {
 		last := s.last(d)
 		needed := s.Proof.How == Confirmed || s.Proof.has(d)
