@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -177,7 +178,6 @@ func (s *simulation) happen() {
 }
 
 func (s *simulation) step() time.Time {
-	s.t.Helper()
 	if s.leaseRuns {
 		renewed := begin.Add(s.at.Truncate(10 * time.Second))
 		if renewed.After(s.lease.Renewed) {
@@ -185,7 +185,7 @@ func (s *simulation) step() time.Time {
 		}
 	}
 	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Outcomes: s.outcomes, Readings: s.readings, InFlight: s.inFlight,
-		Executor: fmt.Sprintf("c%d", s.executor), Gate: s.gate}
+		Executor: "c" + strconv.Itoa(s.executor), Gate: s.gate}
 	in.Node.Quarantined, in.Node.OutOfService = s.taints.Quarantine, s.taints.OutOfService
 	s.outcomes, s.readings = nil, nil
 	var o Orders
@@ -227,7 +227,6 @@ func (s *simulation) restart() {
 }
 
 func (s *simulation) carryOut(o Orders) {
-	s.t.Helper()
 	if o.Act != nil {
 		s.act(*o.Act)
 	}

@@ -57,10 +57,10 @@ func (s State) clone() State {
 		i := *s.Intent
 		s.Intent = &i
 	}
-	s.Acts = slices.Clone(s.Acts)
+	// Acts and history are only appended to.
+	s.Acts, s.History = slices.Clip(s.Acts), slices.Clip(s.History)
 	s.Readings = slices.Clone(s.Readings)
 	s.Conditions = slices.Clone(s.Conditions)
-	s.History = slices.Clone(s.History)
 	return s
 }
 
