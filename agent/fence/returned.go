@@ -43,9 +43,6 @@ func (r *run) nodeAlive() bool {
 		return r.recoverAt(latest(s.HealthySince.Add(r.timings().HealthyDelay.Duration), s.LateUntil.Time))
 	case s.Step == Isolation && s.Status == Done:
 		return r.recoverAt(r.now)
-	case r.now.Before(s.LateUntil.Time):
-		r.wake(s.LateUntil.Time)
-		return false
 	}
 	return r.lateOff()
 }

@@ -194,3 +194,101 @@ func TestStepChangesNoInput(t *testing.T) {
 	}
 	s.run()
 }
+
+// TestNotReleased checks that a rule alone keeps a fence from being proven or released.
+func TestNotReleased(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		setup  func(*simulation)
+		reason string // that must not be in the history
+	}{
+		{"one reading, without an interval", func(s *simulation) {
+			s.plan.Timings.ProofInterval.Duration = 0
+			s.until = 1402 * time.Millisecond
+		}, ReasonOffProven},
+		{"plug of a level that was not used reads off", func(s *simulation) {
+			s.plan = powerPlan(level(true, "bmc"), noIdentity(level(true, "plug")))
+			s.devices["plug"] = bmc()
+			s.devices["plug"].on = false
+			s.devices["bmc"].silent = 201 * time.Millisecond
+			s.until = time.Minute
+		}, ReasonOffProven},
+		{"silent after the proof", func(s *simulation) {
+			s.devices["bmc"].silent = 6500 * time.Millisecond
+			s.until = time.Minute
+		}, ReasonReleasing},
+		{"Ready after the proof", func(s *simulation) {
+			s.script[6603*time.Millisecond] = func(s *simulation) { s.node.Ready = ReadyTrue }
+		}, ReasonReleasing},
+		{"Lease renewed after the proof", func(s *simulation) {
+			s.script[6603*time.Millisecond] = func(s *simulation) { s.lease.Renewed = s.now() }
+		}, ReasonReleasing},
+		{"Lease not read after the proof", func(s *simulation) {
+			s.script[6603*time.Millisecond] = func(s *simulation) { s.lease.Known = false }
+		}, ReasonReleasing},
+		{"Lease renewed every 10 s, the device lies", func(s *simulation) {
+			s.devices["bmc"].lies, s.devices["bmc"].ignores = true, true
+			s.script[2*time.Second] = func(s *simulation) { s.leaseRuns = true }
+		}, ReasonOffProven},
+		{"Lease not read, the device lies", func(s *simulation) {
+			s.devices["bmc"].lies = true
+			s.script[2*time.Second] = func(s *simulation) { s.lease.Known = false }
+		}, ReasonOffProven},
+		{"confirmed while the Lease is renewed", func(s *simulation) {
+			s.gate.Open = false
+			s.script[2*time.Second] = func(s *simulation) { s.leaseRuns, s.node.ConfirmOff = true, fenceUID }
+		}, ReasonConfirmedOff},
+		{"confirmed while Ready", func(s *simulation) {
+			s.gate.Open = false
+			s.script[2*time.Second] = func(s *simulation) { s.node.Ready, s.node.ConfirmOff = ReadyTrue, fenceUID }
+		}, ReasonConfirmedOff},
+		{"confirmed with the UID of another fence", func(s *simulation) {
+			s.gate.Open = false
+			s.node.ConfirmOff = "other"
+		}, ReasonConfirmedOff},
+		{"confirmed in dry run", func(s *simulation) {
+			s.dryRun = true
+			s.node.ConfirmOff = fenceUID
+		}, ReasonConfirmedOff},
+		{"another machine: no act", func(s *simulation) { s.devices["bmc"].uuid = "b" + uuid[1:] }, ReasonActStarted},
+		{"no UUID: no act", func(s *simulation) { s.devices["bmc"].uuid = "" }, ReasonActStarted},
+		{"not Ready but renews its Lease: no act", func(s *simulation) {
+			s.gate.Open = false
+			s.script[2*time.Second] = func(s *simulation) { s.leaseRuns, s.node.Ready, s.gate.Open = true, ReadyFalse, true }
+		}, ReasonActStarted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSimulation(t, powerPlan(level(true, "bmc")))
+			s.until = 10 * time.Minute
+			c.setup(s)
+			s.run()
+			for _, e := range s.state.History {
+				if e.Reason == c.reason {
+					t.Errorf("%s:\n%s", c.reason, strings.Join(s.log, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// TestOneAttemptAfterGaveUp checks that a device that is away and back again and again gets one attempt.
+func TestOneAttemptAfterGaveUp(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	d := s.devices["bmc"]
+	d.ignores, d.silent = true, 0
+	for i := range 4 {
+		at := time.Duration(i+1) * 20 * time.Minute
+		s.script[at] = func(*simulation) { d.silent = never }
+		s.script[at+10*time.Minute] = func(*simulation) { d.silent = 0 }
+	}
+	s.run()
+	got := 0
+	for _, e := range s.state.History {
+		if e.Reason == ReasonDeviceAnswersAgain {
+			got++
+		}
+	}
+	if got != 1 || !s.state.is(ConditionGaveUp) {
+		t.Errorf("attempts after GaveUp = %d; want 1:\n%s", got, strings.Join(s.log, "\n"))
+	}
+}
