@@ -133,7 +133,8 @@ func (n *node) list(v property) (l list, name string, ok bool) {
 		}
 		return l, name, true
 	}
-	n.doc.fail(v.line, v.key, "is not a key of this ConfigMap", "the keys are node_name, isolation, power_management, recovery, and those with a level, such as power_management.2")
+	n.doc.fail(v.line, v.key, "is not a key of this ConfigMap",
+		"the keys are node_name, isolation, power_management, recovery, and those with a level, such as power_management.2")
 	return l, "", false
 }
 
@@ -250,8 +251,8 @@ func (n *node) plan(timings fence.Timings) fence.Plan {
 	return out
 }
 
-// refuseSharedDevices reports the devices that are those of two nodes: one of them would be switched off in place of the
-// other.
+// refuseSharedDevices reports the devices that are those of two nodes: one of them would be switched off in place of
+// the other.
 func (p *parser) refuseSharedDevices(nodes []*node) {
 	owners := map[string][]*node{}
 	for _, n := range nodes {

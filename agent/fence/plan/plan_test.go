@@ -278,14 +278,15 @@ fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passw
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
 			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: ipmi`},
 		{"parameters", files{"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1:623\nipaddr=10.0.0.1\nipport=0\naction=off\nlanplus=1\n" +
-			"timeout=0\nidentity=guid\nmust_success=maybe"}, "", `
+			"timeout=0\nidentity=guid\nmust_success=maybe\nusername=a-name-of-18-bytes"}, "", `
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value
 fence-method-bmc-off-host1 line 3: ipaddr: is the same as ip in line 2; remove one of the lines
 fence-method-bmc-off-host1 line 4: ipport: is not a port from 1 to 65535; correct the value
 fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, timeout, ip, ipport, username, password
 fence-method-bmc-off-host1 line 7: timeout: is "0"; write a duration from 1s to 10m0s
 fence-method-bmc-off-host1 line 8: identity: is "guid"; write uuid, which compares the device's UUID with the node's, or none, which does not
-fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no`},
+fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no
+fence-method-bmc-off-host1 line 10: username: has 18 bytes, but IPMI has names of at most 16; correct the value`},
 		{"missing parameters", files{"fence-method-template-bmc": "agent_name=ipmi", "secret:fence-method-template-bmc": "-",
 			"secret:fence-method-bmc-off-host1": "password login", "fence-method-bmc-on-host1": "template=fence-method-template-bmc\naction=on"}, "", `
 fence-method-bmc-on-host1: ip: is missing; write it here or in the template
