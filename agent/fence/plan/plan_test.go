@@ -251,6 +251,8 @@ cluster-fence-config line 6: total_timeout: is 30s, which is too short for one a
 warning: fence-method-bmc-off-host1: action: is missing; it is off because of the name of the method; write action=off
 fence-method-bmc-on-host1 line 3: action: is cycle, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
 fence-method-reset-host1: action: is missing; write action=off or action=on`},
+		{"action of another name", files{"fence-method-bmc-on-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off"}, "host1",
+			"warning: fence-method-bmc-on-host1 line 3: action: is off, but the name of the method ends in -on; correct the one or the other"},
 		{"on before off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-on bmc-off"}, "",
 			`fence-config-host1 line 2: power_management: has the method "bmc-on" with action=on before one with action=off; name all methods with action=off first: nothing is switched on before it is proven that the machine is off`},
 		{"no off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off\npower_management.2=bmc-on"}, "",
@@ -386,6 +388,9 @@ func TestObjects(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("problems:\n%swant also %s", got, want)
 		}
+	}
+	if _, problems := Parse(files{"cluster-fence-config": strings.Repeat("x\n", 1000)}.objects()); len(problems) != maxProblems+1 {
+		t.Errorf("Parse(1000 wrong lines) = %d problems; want %d", len(problems), maxProblems+1)
 	}
 	if c, problems := Parse(Objects{}); len(problems) > 0 || c.Policy.Enforce || c.Policy.Percentage != 50 {
 		t.Errorf("Parse(no objects) = %+v, %v; want the default policy, no problems", c, problems)
