@@ -95,18 +95,23 @@ func TestNodeFence(t *testing.T) {
 // fenceDefinition: the CustomResourceDefinition is established, and has no status subresource, which would drop the field
 // status of new objects.
 func (r *rig) fenceDefinition(t *testing.T) {
-	crd := decode[struct {
+	type definition struct {
 		Spec struct {
 			Versions []struct{ Subresources map[string]any }
 		}
 		Status struct {
 			Conditions []struct{ Type, Status string }
 		}
-	}](t, r.must("GET", fenceCRD, ""))
-	got := map[string]string{}
-	for _, c := range crd.Status.Conditions {
-		got[c.Type] = c.Status
 	}
+	var crd definition
+	got := map[string]string{}
+	r.until("the conditions of the definition", func() bool {
+		crd = decode[definition](t, r.must("GET", fenceCRD, ""))
+		for _, c := range crd.Status.Conditions {
+			got[c.Type] = c.Status
+		}
+		return len(got) >= 3
+	})
 	want := map[string]string{
 		"Established": "True", "NamesAccepted": "True",
 		"KubernetesAPIApprovalPolicyConformant": "False", // the group is Kubernetes' own, and the type is not approved
