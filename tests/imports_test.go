@@ -32,6 +32,7 @@ var importRules = map[string][]string{
 	"agent/disks":           {"agent/pollinterval", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":             {"agent/evict", "kernel", "cri"},
 	"agent/podfence":        {"kernel"},
+	"agent/fence/device":    {"agent/fence", "agent/fence/device"},
 	"agent/execute":         {"agent/signal", "agent/evict", "agent/act"},
 	"agent/loop":            {"agent/pollinterval", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
 	"agent/reclaim":         {"agent/pollinterval", "agent/signal", "agent/evict", "kernel", "cri"},
