@@ -64,7 +64,7 @@ func New(parameters map[string]string) (*Device, error) {
 func (d *Device) Status(ctx context.Context) (fence.Power, error) {
 	power := fence.PowerUnknown
 	err := d.session(ctx, func(s *session) error {
-		status, err := s.client.GetChassisStatus(s.ctx)
+		status, err := s.client.GetChassisStatus(s.request())
 		if err != nil {
 			return s.explain("get chassis status", err)
 		}
@@ -110,7 +110,7 @@ func (d *Device) control(ctx context.Context, command chassis.ChassisControl) er
 			return fmt.Errorf("before the command was sent: %w", err)
 		}
 		sent = true
-		_, err := s.client.ChassisControl(s.ctx, command)
+		_, err := s.client.ChassisControl(s.request(), command)
 		if err == nil {
 			return nil
 		}
@@ -148,7 +148,7 @@ func refusal(err error) bool {
 func (d *Device) UUID(ctx context.Context) (string, error) {
 	uuid := ""
 	err := d.session(ctx, func(s *session) error {
-		id, err := s.client.GetSystemGUID(s.ctx)
+		id, err := s.client.GetSystemGUID(s.request())
 		var answer *types.ResponseError
 		if errors.As(err, &answer) && answer.CompletionCode() == types.CodeInvalidCommand {
 			return nil
