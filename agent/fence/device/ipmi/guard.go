@@ -135,8 +135,8 @@ func (g *guard) accept(b []byte) bool {
 	return ok
 }
 
-// acceptRefusal reports whether a BMC refuses the session: tag, status, reserved, session ID of the client. ipmi_sim sends
-// tag and status alone.
+// acceptRefusal reports whether a BMC refuses the session: tag, status, reserved, session ID of the client. ipmi_sim
+// sends tag and status alone.
 func (g *guard) acceptRefusal(p []byte) bool {
 	if len(p) < 2 || p[1] == byte(types.RmcpStatusCodeNoErrors) {
 		return false
@@ -148,8 +148,8 @@ func (g *guard) acceptRefusal(p []byte) bool {
 	return true
 }
 
-// acceptOpen checks an Open Session Response: tag, status, privilege level, reserved, session IDs of client and BMC, and
-// the algorithms, each in 8 bytes with the algorithm in the fifth.
+// acceptOpen checks an Open Session Response: tag, status, privilege level, reserved, session IDs of client and BMC,
+// and the algorithms, each in 8 bytes with the algorithm in the fifth.
 func (g *guard) acceptOpen(p []byte) bool {
 	if len(p) < 36 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
 		return false
@@ -162,8 +162,8 @@ func (g *guard) acceptOpen(p []byte) bool {
 	return g.bmcID != 0
 }
 
-// acceptRAKP2 checks RAKP message 2: tag, status, reserved, session ID of the client, random number and GUID of the BMC,
-// and the code that proves that it knows the password.
+// acceptRAKP2 checks RAKP message 2: tag, status, reserved, session ID of the client, random number and GUID of the
+// BMC, and the code that proves that it knows the password.
 func (g *guard) acceptRAKP2(p []byte) bool {
 	if len(p) < 40 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
 		return false

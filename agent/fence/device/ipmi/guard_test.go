@@ -67,7 +67,8 @@ func FuzzAccept(f *testing.F) {
 			return
 		}
 		end := len(b) - 12
-		if code, err := crypto.SessionIntegrityAuthCode(g.integrity, b[4:end], g.k1, ""); err != nil || !bytes.Equal(b[end:], code) {
+		code, err := crypto.SessionIntegrityAuthCode(g.integrity, b[4:end], g.k1, "")
+		if err != nil || !bytes.Equal(b[end:], code) {
 			t.Errorf("accepted %x without its authentication code", b)
 		}
 	})
