@@ -38,8 +38,9 @@ func (s *State) act(index int) *Act {
 	return nil
 }
 
-// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are run
-// whatever the ones before said, because only readings tell; others stop at the first that must succeed and did not.
+// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are
+// run whatever the ones before said, because only readings tell; others stop at the first that must succeed and did
+// not.
 func (r *run) methods(action Action) progress {
 	s := r.s
 	levels := s.levels()
@@ -201,7 +202,8 @@ func (r *run) isolationEnded() {
 	}
 }
 
-// powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are read.
+// powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are
+// read.
 func (r *run) powerOff() bool {
 	switch r.methods(Off) {
 	case moved:

@@ -203,8 +203,8 @@ func (r *run) stop(message string) {
 		"check the devices of the fence-method; the quarantine stays")
 }
 
-// confirm takes the word of a person that the machine is off. Each value of the annotation counts once: after a proof was
-// lost it must be removed and set again.
+// confirm takes the word of a person that the machine is off. Each value of the annotation counts once: after a proof
+// was lost it must be removed and set again.
 func (r *run) confirm() bool {
 	s, v := r.s, r.in.Node.ConfirmOff
 	if v == s.ConfirmOff || s.Intent != nil {

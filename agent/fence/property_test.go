@@ -167,22 +167,7 @@ func (v *verifier) fail(format string, args ...any) {
 func (v *verifier) check(in Inputs, o Orders) {
 	now, state := v.s.now(), &v.s.state
 	devices := state.powerDevices()
-	for _, x := range in.Outcomes {
-		if v.acts[x.Intent] {
-			v.busy = time.Time{}
-			v.lastEnd = x.Ended.Time
-		}
-	}
-	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
-	on := false
-	for _, x := range in.Readings {
-		if x.Power == PowerOn && slices.Contains(devices, x.Device) {
-			on = true
-			if x.Ended.After(v.lastOn) {
-				v.lastOn = x.Ended.Time
-			}
-		}
-	}
+	on := v.observe(in, devices)
 	release := o.Taints.OutOfService || len(o.Delete) > 0
 	// A reading that ended before the proof began is a late one.
 	if v.tainted && on && release && (state.Proof == nil || v.lastOn.After(state.Proof.begun())) {
@@ -205,6 +190,26 @@ func (v *verifier) check(in Inputs, o Orders) {
 		v.fail("state is not bounded")
 	}
 	v.repeat(now)
+}
+
+// observe notes what a step is told, and reports whether a power device reads on.
+func (v *verifier) observe(in Inputs, devices []string) (on bool) {
+	for _, x := range in.Outcomes {
+		if v.acts[x.Intent] {
+			v.busy = time.Time{}
+			v.lastEnd = x.Ended.Time
+		}
+	}
+	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
+	for _, x := range in.Readings {
+		if x.Power == PowerOn && slices.Contains(devices, x.Device) {
+			on = true
+			if x.Ended.After(v.lastOn) {
+				v.lastOn = x.Ended.Time
+			}
+		}
+	}
+	return on
 }
 
 // repeat delivers outcomes and readings a second time, and saves the state, at random.

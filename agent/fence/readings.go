@@ -178,7 +178,8 @@ func (s *State) away(device string) bool {
 	return false
 }
 
-// read orders a reading of each device that has none after the time, and of each whose last one is as old as the interval.
+// read orders a reading of each device that has none after the time, and of each whose last one is as old as the
+// interval.
 func (r *run) read(devices []string, after time.Time, interval time.Duration) {
 	if !r.now.After(after) {
 		r.wake(after.Add(minWake))
@@ -197,8 +198,8 @@ func (r *run) read(devices []string, after time.Time, interval time.Duration) {
 	}
 }
 
-// offTwice returns two readings off of each device of a level in use, ProofInterval apart, during which the Lease did not
-// change; nil if there is no such level, or a device of the node was read on since.
+// offTwice returns two readings off of each device of a level in use, ProofInterval apart, during which the Lease did
+// not change; nil if there is no such level, or a device of the node was read on since.
 func (r *run) offTwice() []Reading {
 	s, l := r.s, r.in.Lease
 	// Between two renewals the Lease of a node that runs does not change either: it must be unchanged for Grace.

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// returned ends the quarantine of a node that is Ready with a new boot ID after the release. With the old one, its machine
-// never was off: a person decides.
+// returned ends the quarantine of a node that is Ready with a new boot ID after the release. With the old one, its
+// machine never was off: a person decides.
 func (r *run) returned() bool {
 	s := r.s
 	r.healthy()

@@ -63,8 +63,8 @@ func TestSameMachine(t *testing.T) {
 }
 
 func TestStorm(t *testing.T) {
-	// Each letter is a node: r Ready, n not Ready, u unknown, o Ready with a Lease older than Grace/2, c control plane (not Ready).
-	// The first is the target. f after a letter: the node has a fence; a: an acting one.
+	// Each letter is a node: r Ready, n not Ready, u unknown, o Ready with a Lease older than Grace/2, c control plane
+	// (not Ready). The first is the target. f after a letter: the node has a fence; a: an acting one.
 	for _, c := range []struct {
 		nodes      string
 		percentage int32
@@ -211,6 +211,12 @@ func TestNotReleased(t *testing.T) {
 			s.devices["plug"] = bmc()
 			s.devices["plug"].on = false
 			s.devices["bmc"].silent = 201 * time.Millisecond
+			s.until = time.Minute
+		}, ReasonOffProven},
+		{"another device read on, and is silent since", func(s *simulation) {
+			s.plan = powerPlan(level(true, "bmc"), noIdentity(level(true, "plug")))
+			s.devices["plug"] = bmc()
+			s.devices["plug"].silent = 1300 * time.Millisecond
 			s.until = time.Minute
 		}, ReasonOffProven},
 		{"silent after the proof", func(s *simulation) {

@@ -26,10 +26,10 @@ type run struct {
 	back []string
 }
 
-// Step returns the state after the inputs, and the orders that follow. The controller saves the state before it carries
-// out the orders, and calls Step again when an act or a reading has ended, when the Node, its Lease or what is bound to it
-// changes, and at Wake. A Read of a device whose reading has not ended is not begun twice. The times of outcomes and readings
-// are those of the controller's clock, as now is. Step does not change s.
+// Step returns the state after the inputs, and the orders that follow. The controller saves the state before it
+// carries out the orders, and calls Step again when an act or a reading has ended, when the Node, its Lease or what
+// is bound to it changes, and at Wake. A Read of a device whose reading has not ended is not begun twice. The times
+// of outcomes and readings are those of the controller's clock, as now is. Step does not change s.
 func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	now = now.Truncate(time.Microsecond)
 	s = s.clone()
@@ -64,8 +64,8 @@ func (s State) clone() State {
 	return s
 }
 
-// advance makes one change of the state, or orders what the state waits for. It reports whether the state changed so that
-// more may follow at once.
+// advance makes one change of the state, or orders what the state waits for. It reports whether the state changed so
+// that more may follow at once.
 func (r *run) advance() bool {
 	s := r.s
 	switch {
