@@ -14,19 +14,25 @@ import (
 // named is what the tests read of any object.
 type named struct {
 	Kind     string
-	Metadata struct{ Name, UID string }
+	Metadata struct{ Name, Namespace, UID string }
 }
 
 // renderOverlay returns the objects of an overlay of deploy/kubernetes, in the order in which
 // kubectl applies them.
 func renderOverlay(t *testing.T, overlay string) []string {
 	t.Helper()
+	return render(t, filepath.Join("overlays", overlay))
+}
+
+// render returns the objects of a directory of deploy/kubernetes.
+func render(t *testing.T, dir string) []string {
+	t.Helper()
 	readManifests(t)
-	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
+	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes", dir))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("kustomize build %s: %v", overlay, err)
+		t.Fatalf("kustomize build %s: %v", dir, err)
 	}
 	return documents(out)
 }
@@ -90,7 +96,13 @@ func (r *rig) tokenOfPod(pod string) string {
 		uid := decode[named](r.t, r.must("GET", "/api/v1/namespaces/evictd/pods/"+pod, "")).Metadata.UID
 		bound = `,"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"` + pod + `","uid":"` + uid + `"}`
 	}
-	answer := r.must("POST", "/api/v1/namespaces/evictd/serviceaccounts/evictd-kube/token",
-		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600`+bound+`}}`)
+	return r.accountToken("evictd-kube", bound)
+}
+
+// accountToken requests a token of a service account of the namespace evictd. More of the request's spec can be added.
+func (r *rig) accountToken(account, spec string) string {
+	r.t.Helper()
+	answer := r.must("POST", "/api/v1/namespaces/evictd/serviceaccounts/"+account+"/token",
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600`+spec+`}}`)
 	return decode[struct{ Status struct{ Token string } }](r.t, answer).Status.Token
 }

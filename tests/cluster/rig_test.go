@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -24,6 +25,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/evictd/evictd/tests/node"
 )
@@ -353,29 +356,33 @@ func buildInto(t *testing.T, dir string, packages ...string) {
 // documents returns the objects of a manifest file.
 func documents(content []byte) []string { return strings.Split(string(content), "\n---\n") }
 
-// resource returns the API path at which an object of a manifest is created.
+// resource returns the API path at which an object of a manifest is created. Without a namespace it is that of the
+// overlays.
 func resource(doc string) (string, error) {
-	kind := ""
-	for line := range strings.Lines(doc) {
-		if k, ok := strings.CutPrefix(line, "kind: "); ok {
-			kind = strings.TrimSpace(k)
-		}
+	var o named
+	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+		return "", err
 	}
+	namespace := "namespaces/" + cmp.Or(o.Metadata.Namespace, "evictd")
 	path := map[string]string{
 		"Namespace":          "/api/v1/namespaces",
-		"ResourceQuota":      "/api/v1/namespaces/evictd/resourcequotas",
-		"ServiceAccount":     "/api/v1/namespaces/evictd/serviceaccounts",
-		"ConfigMap":          "/api/v1/namespaces/evictd/configmaps",
-		"DaemonSet":          "/apis/apps/v1/namespaces/evictd/daemonsets",
+		"ResourceQuota":      "/api/v1/" + namespace + "/resourcequotas",
+		"ServiceAccount":     "/api/v1/" + namespace + "/serviceaccounts",
+		"ConfigMap":          "/api/v1/" + namespace + "/configmaps",
+		"DaemonSet":          "/apis/apps/v1/" + namespace + "/daemonsets",
+		"Deployment":         "/apis/apps/v1/" + namespace + "/deployments",
+		"Role":               "/apis/rbac.authorization.k8s.io/v1/" + namespace + "/roles",
+		"RoleBinding":        "/apis/rbac.authorization.k8s.io/v1/" + namespace + "/rolebindings",
 		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 		"FlowSchema":         "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
 
+		"CustomResourceDefinition":         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
 		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-	}[kind]
+	}[o.Kind]
 	if path == "" {
-		return "", errors.New("no resource for kind " + kind)
+		return "", errors.New("no resource for kind " + o.Kind)
 	}
 	return path, nil
 }
