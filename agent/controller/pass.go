@@ -45,7 +45,7 @@ func (p *pass) run(ctx context.Context) error {
 	}
 	p.node = node
 	if nf == nil {
-		if err := p.sweep(ctx, ""); err != nil {
+		if err := p.sweep(ctx); err != nil {
 			return err
 		}
 		return p.detect(ctx, nil)
@@ -56,8 +56,7 @@ func (p *pass) run(ctx context.Context) error {
 	if !finished(nf) {
 		return p.step(ctx, nf)
 	}
-	// A finished fence has no more orders than the taints that stay.
-	if err := p.step(ctx, nf); err != nil {
+	if err := p.sweep(ctx); err != nil {
 		return err
 	}
 	if expires := nf.State.FinishedAt.Add(p.config.HistoryTTL); !time.Now().Before(expires) {
@@ -207,13 +206,13 @@ func (p *pass) report(nf *nodefence.NodeFence, events []fence.Event) {
 	}
 }
 
-// sweep removes the taints that the controller set for a fence that is gone.
-func (p *pass) sweep(ctx context.Context, uid string) error {
+// sweep removes the taints that the controller set for a fence that has ended or is gone.
+func (p *pass) sweep(ctx context.Context) error {
 	if p.node == nil || !marked(p.node) {
 		return nil
 	}
-	p.log.Warn("Node has taints of a fence that is gone; they are removed", "node", p.name, "fence", p.node.Annotations[annotationFence])
-	return p.setTaints(ctx, fence.Taints{}, uid)
+	p.log.Warn("Node has taints of a fence that has ended or is gone; they are removed", "node", p.name)
+	return p.setTaints(ctx, fence.Taints{}, "")
 }
 
 // detect creates the NodeFence of a node that is dead. earlier is the finished fence of the node, nil if there is none.

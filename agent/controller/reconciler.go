@@ -26,8 +26,8 @@ const (
 	longestWait = 10 * time.Second
 	// configWait is the time until a pass is repeated that came before the configuration.
 	configWait = time.Second
-	// conflictWait is the time until a pass is repeated whose write had a conflict.
-	conflictWait = 100 * time.Millisecond
+	// firstConflictWait is the time until a pass is repeated whose write had a conflict. It doubles up to longestWait.
+	firstConflictWait = 50 * time.Millisecond
 )
 
 // reconciler fences nodes. A request is the name of a node.
@@ -52,6 +52,8 @@ type reconciler struct {
 type saved struct {
 	sync.Mutex
 	resourceVersion string
+	// conflicts counts those in a row.
+	conflicts int
 }
 
 // saved returns what is remembered of the fence of a node.
@@ -92,8 +94,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	err = p.run(ctx)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		r.log.Debug("object changed since it was read; the node is read again", "node", request.Name, "error", err)
-		return reconcile.Result{RequeueAfter: conflictWait}, nil
+		wait := min(firstConflictWait<<min(s.conflicts, 16), longestWait)
+		s.conflicts++
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	s.conflicts = 0
 	if err != nil {
 		return reconcile.Result{}, err
 	}

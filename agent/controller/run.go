@@ -176,11 +176,17 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	if err := m.Add(devices); err != nil {
 		return fmt.Errorf("add executor: %w", err)
 	}
+	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}}
+		return []reconcile.Request{whole}
+	})
+	// No configuration is one, too: fences that have begun go on with the plan that they have.
+	once := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(whole)
+		return nil
 	})
 	err := ctrl.NewControllerManagedBy(m).Named("configuration").
-		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one).Complete(settings)
+		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one).WatchesRawSource(once).Complete(settings)
 	if err != nil {
 		return fmt.Errorf("watch configuration: %w", err)
 	}
@@ -200,7 +206,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 
 func fencedNode(ctx context.Context, o client.Object) []reconcile.Request {
 	f, ok := o.(*nodefence.NodeFence)
-	if !ok {
+	if !ok || f.Node == "" {
 		return nil
 	}
 	return namedNode(ctx, f.Node)

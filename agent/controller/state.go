@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/fence"
@@ -55,18 +57,20 @@ func methodOf(s *fence.State, i *fence.Intent) *fence.Method {
 	return m
 }
 
-// methodOfDevice returns a method of a device, nil if the plan has none. Methods of the level in use come first.
+// methodOfDevice returns a method of a device, nil if the plan has none. Methods of the power level in use come first.
 func methodOfDevice(s *fence.State, device string) *fence.Method {
-	var found *fence.Method
-	for i, level := range s.Plan.PowerManagement {
-		for j := range level.Methods {
-			if level.Methods[j].Device == device && (found == nil || i == int(s.Level)) {
-				found = &level.Methods[j]
-				break
+	var levels []fence.Level
+	if power := s.Plan.PowerManagement; int(s.Level) < len(power) {
+		levels = append(levels, power[s.Level])
+	}
+	for _, level := range slices.Concat(levels, s.Plan.PowerManagement, s.Plan.Isolation, s.Plan.Recovery) {
+		for i := range level.Methods {
+			if level.Methods[i].Device == device {
+				return &level.Methods[i]
 			}
 		}
 	}
-	return found
+	return nil
 }
 
 // releasable reports whether the saved state has what a release of pods and volumes needs. The decision is that of
