@@ -53,12 +53,12 @@ func TestOutcomes(t *testing.T) {
 		"another error": {faultyDevice{uuid: machine, off: func(context.Context) error {
 			return errors.New("connection reset")
 		}}, nil, nil, fence.Unknown, "connection reset", 1, 0},
-		"no answer":       {faultyDevice{uuid: machine, off: hangs}, nil, nil, fence.Unknown, "deadline exceeded", 1, time.Minute},
-		"no end":          {faultyDevice{uuid: machine, off: ignores}, nil, nil, fence.Unknown, "no answer", 1, time.Minute + returnTimeout},
-		"other machine":   {faultyDevice{uuid: nodeUID}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
-		"no UUID":         {faultyDevice{uuid: "none"}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
-		"UUID unreadable": {faultyDevice{}, nil, nil, fence.Failed, "nothing was sent: read UUID of device bmc1: no session", 0, 0},
-		"identity none": {faultyDevice{}, nil, func(o *order) { o.method.Identity = fence.CheckNone }, fence.Succeeded, "", 1, 0},
+		"no answer":        {faultyDevice{uuid: machine, off: hangs}, nil, nil, fence.Unknown, "deadline exceeded", 1, time.Minute},
+		"no end":           {faultyDevice{uuid: machine, off: ignores}, nil, nil, fence.Unknown, "no answer", 1, time.Minute + returnTimeout},
+		"other machine":    {faultyDevice{uuid: nodeUID}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
+		"no UUID":          {faultyDevice{uuid: "none"}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
+		"UUID unreadable":  {faultyDevice{}, nil, nil, fence.Failed, "nothing was sent: read UUID of device bmc1: no session", 0, 0},
+		"identity none":    {faultyDevice{}, nil, func(o *order) { o.method.Identity = fence.CheckNone }, fence.Succeeded, "", 1, 0},
 		"no longer wanted": {faultyDevice{uuid: machine}, errors.New("Node n1 is Ready"), nil, fence.Refused, "Node n1 is Ready", 0, 0},
 		"too late": {faultyDevice{uuid: machine}, nil, func(o *order) {
 			o.intent.Deadline = metav1.NewMicroTime(time.Now().Add(-time.Second))

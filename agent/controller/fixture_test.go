@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -129,7 +132,7 @@ func deadNode() *corev1.Node {
 
 func healthyNode(name string) *corev1.Node {
 	n := deadNode()
-	n.Name, n.UID = name, "33333333-0000-0000-0000-00000000000"+"1"
+	n.Name, n.UID = name, types.UID("uid-of-"+name)
 	n.Status.Conditions[0].Status = corev1.ConditionTrue
 	return n
 }
@@ -176,4 +179,10 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: log}},
 	}
 	return r, api
+}
+
+// refusePatch answers as the API server does if the test of resourceVersion in a JSON Patch fails.
+func refusePatch(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", corev1.Resource("nodes"), "n1",
+		"the server rejected our request due to an error in our request", 0, false)
 }
