@@ -270,7 +270,9 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 			if power, err = d.Status(ctx); err != nil || m.Identity == fence.CheckNone {
 				return err
 			}
-			uuid, err = d.UUID(ctx)
+			if uuid, err = d.UUID(ctx); err != nil {
+				uuid, err = d.UUID(ctx) // without it, the power is of no use
+			}
 			return err
 		})
 	}
@@ -283,8 +285,8 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 	if err != nil {
 		r.Error = err.Error()
 	}
-	// If only the UUID could not be read, the power counts: On contradicts a proof.
-	if power != "" {
+	// Without the UUID it is unknown whose power is off. On counts, because it contradicts a proof.
+	if power != "" && (err == nil || power == fence.PowerOn) {
 		r.Power, r.UUID = power, uuid
 	}
 	return r

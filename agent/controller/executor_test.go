@@ -38,7 +38,7 @@ func ignores(context.Context) error {
 
 func TestOutcomes(t *testing.T) {
 	for name, tt := range map[string]struct {
-		device  faultyDevice
+		device  *faultyDevice
 		check   error
 		change  func(*order)
 		kind    fence.OutcomeKind
@@ -46,27 +46,27 @@ func TestOutcomes(t *testing.T) {
 		sent    int
 		after   time.Duration
 	}{
-		"accepted": {faultyDevice{uuid: machine}, nil, nil, fence.Succeeded, "", 1, 0},
-		"refused by the device": {faultyDevice{uuid: machine, off: func(context.Context) error {
+		"accepted": {&faultyDevice{uuid: machine}, nil, nil, fence.Succeeded, "", 1, 0},
+		"refused by the device": {&faultyDevice{uuid: machine, off: func(context.Context) error {
 			return fmt.Errorf("chassis control: %w", device.ErrRefused)
 		}}, nil, nil, fence.Failed, "chassis control", 1, 0},
-		"another error": {faultyDevice{uuid: machine, off: func(context.Context) error {
+		"another error": {&faultyDevice{uuid: machine, off: func(context.Context) error {
 			return errors.New("connection reset")
 		}}, nil, nil, fence.Unknown, "connection reset", 1, 0},
-		"no answer":        {faultyDevice{uuid: machine, off: hangs}, nil, nil, fence.Unknown, "deadline exceeded", 1, time.Minute},
-		"no end":           {faultyDevice{uuid: machine, off: ignores}, nil, nil, fence.Unknown, "no answer", 1, time.Minute + returnTimeout},
-		"other machine":    {faultyDevice{uuid: nodeUID}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
-		"no UUID":          {faultyDevice{uuid: "none"}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
-		"UUID unreadable":  {faultyDevice{}, nil, nil, fence.Failed, "nothing was sent: read UUID of device bmc1: no session", 0, 0},
-		"identity none":    {faultyDevice{}, nil, func(o *order) { o.method.Identity = fence.CheckNone }, fence.Succeeded, "", 1, 0},
-		"no longer wanted": {faultyDevice{uuid: machine}, errors.New("Node n1 is Ready"), nil, fence.Refused, "Node n1 is Ready", 0, 0},
-		"too late": {faultyDevice{uuid: machine}, nil, func(o *order) {
+		"no answer":        {&faultyDevice{uuid: machine, off: hangs}, nil, nil, fence.Unknown, "deadline exceeded", 1, time.Minute},
+		"no end":           {&faultyDevice{uuid: machine, off: ignores}, nil, nil, fence.Unknown, "no answer", 1, time.Minute + returnTimeout},
+		"other machine":    {&faultyDevice{uuid: nodeUID}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
+		"no UUID":          {&faultyDevice{uuid: "none"}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
+		"UUID unreadable":  {&faultyDevice{}, nil, nil, fence.Failed, "nothing was sent: read UUID of device bmc1: no session", 0, 0},
+		"identity none":    {&faultyDevice{}, nil, func(o *order) { o.method.Identity = fence.CheckNone }, fence.Succeeded, "", 1, 0},
+		"no longer wanted": {&faultyDevice{uuid: machine}, errors.New("Node n1 is Ready"), nil, fence.Refused, "Node n1 is Ready", 0, 0},
+		"too late": {&faultyDevice{uuid: machine}, nil, func(o *order) {
 			o.intent.Deadline = metav1.NewMicroTime(time.Now().Add(-time.Second))
 		}, fence.Refused, "deadline", 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := testExecutor(t.Context(), &tt.device)
+				e := testExecutor(t.Context(), tt.device)
 				e.check = func(context.Context, *order) error { return tt.check }
 				e.pending("n1", fenceUID)
 				o := offOrder("1")
@@ -133,23 +133,24 @@ func TestOneActInFlight(t *testing.T) {
 
 func TestReadings(t *testing.T) {
 	for name, tt := range map[string]struct {
-		device faultyDevice
+		device *faultyDevice
 		power  fence.Power
 		uuid   string
 		err    string
 		after  time.Duration
 	}{
-		"off": {faultyDevice{uuid: machine}, fence.PowerOff, machine, "", 0},
-		"on, UUID unreadable": {faultyDevice{status: func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }},
+		"off":                  {&faultyDevice{uuid: machine}, fence.PowerOff, machine, "", 0},
+		"off, UUID unreadable": {&faultyDevice{}, fence.PowerUnknown, "", "no session", 0},
+		"on, UUID unreadable": {&faultyDevice{status: func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }},
 			fence.PowerOn, "", "no session", 0},
-		"error": {faultyDevice{status: func(context.Context) (fence.Power, error) { return "", errors.New("no route to host") }},
+		"error": {&faultyDevice{status: func(context.Context) (fence.Power, error) { return "", errors.New("no route to host") }},
 			fence.PowerUnknown, "", "no route to host", 0},
-		"no end": {faultyDevice{status: func(ctx context.Context) (fence.Power, error) { return fence.PowerOff, ignores(ctx) }},
+		"no end": {&faultyDevice{status: func(ctx context.Context) (fence.Power, error) { return fence.PowerOff, ignores(ctx) }},
 			fence.PowerUnknown, "", "no answer", readingTimeout + returnTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := testExecutor(t.Context(), &tt.device)
+				e := testExecutor(t.Context(), tt.device)
 				m := offMethod()
 				began := time.Now()
 				r := e.reading(&m)

@@ -164,6 +164,10 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	functions.Create = func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+		o.SetUID(fenceUID)
+		return c.Create(ctx, o, options...)
+	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(functions).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*corev1.Pod).Spec.NodeName}
