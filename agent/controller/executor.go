@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// readingTimeout bounds one reading. A slow BMC needs some seconds for each command of a session.
+	// readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each command
+	// of a session.
 	readingTimeout = 30 * time.Second
 	// returnTimeout is how long a call may take to return after its context has ended.
 	returnTimeout = 2 * time.Second
@@ -255,7 +256,11 @@ func (e *executor) read(node, uid string, m *fence.Method) {
 
 // reading reads a device in a session of its own. It begins after an act on the device has ended.
 func (e *executor) reading(m *fence.Method) fence.Reading {
-	ctx, cancel := context.WithTimeout(e.ctx, readingTimeout)
+	timeout := readingTimeout
+	if d := m.Deadline.Duration; d > 0 {
+		timeout = min(timeout, d)
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, timeout)
 	defer cancel()
 	release, err := e.acquire(ctx, m.Device)
 	r := fence.Reading{Device: m.Device, Power: fence.PowerUnknown, Started: metav1.NowMicro()}
@@ -270,9 +275,7 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 			if power, err = d.Status(ctx); err != nil || m.Identity == fence.CheckNone {
 				return err
 			}
-			if uuid, err = d.UUID(ctx); err != nil {
-				uuid, err = d.UUID(ctx) // without it, the power is of no use
-			}
+			uuid, err = d.UUID(ctx)
 			return err
 		})
 	}

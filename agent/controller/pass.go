@@ -19,6 +19,10 @@ import (
 	"github.com/evictd/evictd/agent/fence/plan"
 )
 
+// strict makes the API server refuse a NodeFence with fields that its CustomResourceDefinition does not have. Else it
+// would drop them, and orders would be carried out of a state that was not saved.
+const strict = client.FieldValidation(metav1.FieldValidationStrict)
+
 // pass is one look at a node.
 type pass struct {
 	*reconciler
@@ -97,7 +101,7 @@ func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence
 	next, orders := fence.Step(*state, *in, time.Now())
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
-		if err := p.writer.Update(ctx, changed); err != nil {
+		if err := p.writer.Update(ctx, changed, strict); err != nil {
 			return nil, fence.Orders{}, fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
 		}
 		*nf = *changed
@@ -230,7 +234,7 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 		}
 	}
 	nf := newNodeFence(state)
-	if err := p.writer.Create(ctx, nf); err != nil {
+	if err := p.writer.Create(ctx, nf, strict); err != nil {
 		return fmt.Errorf("create NodeFence %s: %w", nf.Name, err)
 	}
 	p.report(nf, events)
