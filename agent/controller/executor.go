@@ -211,7 +211,8 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 type identityError struct{ device, node string }
 
 func (e *identityError) Error() string {
-	return fmt.Sprintf("the device's UUID %q does not match systemUUID %q of the Node: correct the device's address, or set identity=none if the device has no UUID of the machine", e.device, e.node)
+	return fmt.Sprintf("the device's UUID %q does not match systemUUID %q of the Node: correct the device's address, "+
+		"or set identity=none if the device has no UUID of the machine", e.device, e.node)
 }
 
 // identify returns an error unless the device switches the machine of the node.

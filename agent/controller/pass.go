@@ -94,7 +94,9 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 }
 
 // decide makes a Step and saves the new state in nf. The orders are valid only if there is no error.
-func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, in *fence.Inputs) (*fence.State, fence.Orders, error) {
+func (p *pass) decide(
+	ctx context.Context, nf *nodefence.NodeFence, state *fence.State, in *fence.Inputs,
+) (*fence.State, fence.Orders, error) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
 	in.Gate = p.gate(ctx, state)
@@ -111,7 +113,9 @@ func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence
 }
 
 // carryOut does what was ordered after state was saved in nf. Acts and readings do not wait for the other orders.
-func (p *pass) carryOut(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, orders *fence.Orders, lease time.Time) error {
+func (p *pass) carryOut(
+	ctx context.Context, nf *nodefence.NodeFence, state *fence.State, orders *fence.Orders, lease time.Time,
+) error {
 	p.report(nf, orders.Events)
 	if orders.Act != nil && !state.DryRun {
 		p.act(state, orders.Act, lease)
