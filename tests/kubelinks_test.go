@@ -5,24 +5,30 @@ import (
 	"testing"
 )
 
-// Only evictd-kube links the API client: the privileged process with locked memory does not
+// Only evictd-kube and evictd-controller link the API client: the privileged process with locked memory does not
 // decode pod objects, which tenants write.
-func TestOnlyEvictdKubeLinksTheAPIClient(t *testing.T) {
-	const cluster = module + "agent/kube/cluster"
-	linked := false
+func TestWhoLinksTheAPIClient(t *testing.T) {
+	const kube, controller = module + "agent/kube/cluster", module + "agent/controller"
+	clients := map[string]string{
+		kube: kube, module + "cmd/evictd-kube": kube,
+		controller: controller, module + "cmd/evictd-controller": controller,
+	}
+	linked := map[string]bool{}
 	for _, p := range list(t, "./...") {
-		own := p.ImportPath == cluster || p.ImportPath == module+"cmd/evictd-kube"
+		own := clients[p.ImportPath]
 		for _, dep := range p.Deps {
 			switch client := strings.HasPrefix(dep, "k8s.io/client-go/") || strings.HasPrefix(dep, "k8s.io/api/"); {
-			case dep == cluster && own:
-				linked = true
-			case (dep == cluster || client) && !own:
-				t.Errorf("%s links %s; only cmd/evictd-kube may", p.ImportPath, dep)
+			case dep == own:
+				linked[own] = true
+			case client && own == "", dep == kube, dep == controller:
+				t.Errorf("%s links %s; only evictd-kube and evictd-controller may link an API client, each its own", p.ImportPath, dep)
 			}
 		}
 	}
-	if !linked {
-		t.Error("cmd/evictd-kube does not link agent/kube/cluster")
+	for _, own := range []string{kube, controller} {
+		if !linked[own] {
+			t.Errorf("no command links %s", own)
+		}
 	}
 }
 
