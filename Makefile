@@ -40,12 +40,14 @@ test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) ./...
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
-# packages are unpacked into a cache directory; without that, tests are skipped. promtool,
-# etcd and Kubernetes, for tests/cluster, come into the same directory.
+# packages are unpacked into a cache directory; without that, tests are skipped. ipmi_sim,
+# for tests that need a BMC, and promtool, etcd and Kubernetes, for tests/cluster, come
+# into the same directory.
 .PHONY: fetch
 fetch:
 	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
 		sh tests/node/fetch.sh || echo "no containerd: tests that need one are skipped"; fi
+	@sh tests/bmc/fetch.sh || echo "no ipmi_sim: tests that need a BMC are skipped"
 	@GO='$(GO)' sh tests/cluster/fetch.sh || echo "no Kubernetes: tests that need it are skipped"
 
 .PHONY: bench
@@ -87,6 +89,7 @@ clean:
 .PHONY: ci
 ci: lint
 	@mkdir -p $(BUILD)
+	sh tests/bmc/fetch.sh
 	GO='$(GO)' sh tests/cluster/fetch.sh
 	$(MAKE) --no-print-directory test TESTFLAGS='-v -timeout 30m' >$(BUILD)/test.log 2>&1; \
 	status=$$?; grep -E '^(ok|FAIL|panic:|---? FAIL|\?)' $(BUILD)/test.log || true; \

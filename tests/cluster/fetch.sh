@@ -25,38 +25,12 @@ work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# apt with this system's configuration, but with files in our directory and without another user.
-apt() {
-	(cd "$work/debs" && apt-get -q -o APT::Sandbox::User=root -o "Dir::Cache=$work/apt" "$@")
-}
-# Puts usr/bin/PROGRAM of a Debian package into the cache.
-debian() {
-	package=$1 program=$2
-	[ ! -x "$cache/$program" ] || return 0
-	for tool in apt-get dpkg; do
-		command -v "$tool" >/dev/null || {
-			echo "fetch $program: $tool is missing: put $program into $cache" >&2
-			exit 1
-		}
-	done
-	mkdir -p "$work/lists/partial" "$work/apt/archives/partial" "$work/debs" "$work/root"
-	if ! apt download "$package" >"$work/log" 2>&1; then
-		if ! {
-			apt -o "Dir::State::lists=$work/lists" update &&
-				apt -o "Dir::State::lists=$work/lists" download "$package"
-		} >>"$work/log" 2>&1; then
-			cat "$work/log" >&2
-			echo "fetch $program: apt-get download does not work" >&2
-			exit 1
-		fi
-	fi
-	for deb in "$work"/debs/*.deb; do
-		dpkg -x "$deb" "$work/root"
-		rm "$deb"
-	done
-	mv "$work/root/usr/bin/$program" "$cache/$program"
-}
-debian prometheus promtool
+# shellcheck source=tests/debian.sh
+. "$here/../debian.sh"
+if [ ! -x "$cache/promtool" ]; then
+	unpack prometheus
+	mv "$work/root/usr/bin/promtool" "$cache/promtool"
+fi
 
 # The package of each program, its name as it is built, its name in the cache, and what makes it print its version.
 programs="k8s.io/kubernetes/cmd/kube-apiserver kube-apiserver kube-apiserver --version
