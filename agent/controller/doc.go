@@ -1,4 +1,17 @@
-// Package controller observes nodes, saves fences as NodeFence objects and carries out their orders.
+// Package controller fences dead nodes of a cluster: it observes Nodes and their Leases, asks agent/fence what to do,
+// saves the state in a NodeFence object, and then carries out the orders. It decides nothing itself. It is the only
+// package that imports controller-runtime, and cmd/evictd-controller the only program that links it.
+//
+// What it adds to the decision:
+//
+//   - Decisions are made with [liveReader], a type of its own, never with the cache. The cache only says which nodes are
+//     looked at: those that are not Ready or have a NodeFence. For other nodes there is no request besides the watches.
+//   - A state is saved with the resourceVersion that it was computed from before an order of it is carried out. After a
+//     conflict, state and orders are thrown away; outcomes and readings are kept until a state that has them was
+//     accepted.
+//   - Just before a device switches off or on, and with no Step of the node in between, the Node, its Lease and the
+//     NodeFence are read again. See [executor].
+//   - If the proof is missing in the saved state, no out-of-service taint is set and no pod is deleted, whatever was
+//     ordered.
+//   - An object that can't be read is unknown. Without the Node or the NodeFence there is no decision at all.
 package controller
-
-import _ "sigs.k8s.io/controller-runtime"

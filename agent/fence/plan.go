@@ -3,12 +3,17 @@ package fence
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Plan is how a node is fenced: the validated configuration, without secrets.
+//
+// +kubebuilder:object:generate=true
 type Plan struct {
 	// Isolation cuts the node off from storage. The levels are alternatives, tried in turn.
+	// +listType=atomic
 	Isolation []Level `json:"isolation,omitempty"`
 	// PowerManagement switches the machine off, and on after the release.
+	// +listType=atomic
 	PowerManagement []Level `json:"powerManagement,omitempty"`
 	// Recovery undoes Isolation.
+	// +listType=atomic
 	Recovery []Level `json:"recovery,omitempty"`
 	// Timings are the durations of the flow.
 	Timings Timings `json:"timings"`
@@ -17,12 +22,17 @@ type Plan struct {
 }
 
 // Level is a list of methods that all must succeed, in order.
+//
+// +kubebuilder:object:generate=true
 type Level struct {
 	// Methods are the methods. In PowerManagement each off stands before the first on.
+	// +listType=atomic
 	Methods []Method `json:"methods"`
 }
 
 // Method is one action of one device.
+//
+// +kubebuilder:object:generate=true
 type Method struct {
 	// Name is the name of the method.
 	Name string `json:"name"`
@@ -41,10 +51,13 @@ type Method struct {
 	// Parameters are those of the agent, without secrets.
 	Parameters map[string]string `json:"parameters,omitempty"`
 	// Secrets are the names of the Secrets that have the other parameters; later ones override.
+	// +listType=atomic
 	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Action is what a method does.
+//
+// +kubebuilder:validation:Enum=off;on
 type Action string
 
 // The actions. There is no reboot, cycle or reset: a reboot is off, proof, release, on.
@@ -54,6 +67,8 @@ const (
 )
 
 // IdentityCheck says how a machine is told from others.
+//
+// +kubebuilder:validation:Enum=uuid;none
 type IdentityCheck string
 
 // The checks.
@@ -63,6 +78,8 @@ const (
 )
 
 // Timings are the durations of a fence. See [DefaultTimings].
+//
+// +kubebuilder:object:generate=true
 type Timings struct {
 	// Grace is how long a node is not Ready, and its Lease unchanged, before it is fenced.
 	Grace metav1.Duration `json:"grace"`

@@ -3,7 +3,6 @@ package fence
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // StepName is a step of a fence.
-// +kubebuilder:validation:Enum=Isolation;Power-Management;Recovery
 type StepName string
 
 // The steps, in order.
@@ -14,7 +13,6 @@ const (
 )
 
 // Status is how far a step is.
-// +kubebuilder:validation:Enum=New;Running;Done;Error
 type Status string
 
 // The statuses of a step.
@@ -27,6 +25,8 @@ const (
 
 // Phase is how far the release of a node's pods and volumes is. It is empty before the acts of the step
 // Power-Management have ended.
+//
+// +kubebuilder:validation:Enum=Proving;OffProven;Releasing;Released
 type Phase string
 
 // The phases, in order. In Proving the devices are read; in OffProven they are read once more; in Releasing the Node has the
@@ -48,18 +48,23 @@ type State struct {
 }
 
 // Progress is the part of a fence that lies at the top level of a NodeFence.
+//
+// +kubebuilder:object:generate=true
 type Progress struct {
-	// Step is the current step.
+	// Step is the current step: Isolation, Power-Management or Recovery.
 	Step StepName `json:"step"`
-	// Status is the status of the step.
+	// Status is the status of the step: New, Running, Done or Error.
 	Status Status `json:"status"`
 	// Retries is how often a step was begun again after an error.
 	Retries int32 `json:"retries"`
 	// Jobs are the names of the jobs that execute the methods of the step.
+	// +listType=atomic
 	Jobs []string `json:"jobs,omitempty"`
 }
 
 // Detail is the part of a fence that lies in the field state of a NodeFence.
+//
+// +kubebuilder:object:generate=true
 type Detail struct {
 	// Target is the node as it was when the fence was created.
 	Target Target `json:"target"`
@@ -78,10 +83,12 @@ type Detail struct {
 	// Intent is the act in flight: saved before it begins, removed with its outcome.
 	Intent *Intent `json:"intent,omitempty"`
 	// Acts are the ended acts of this attempt.
+	// +listType=atomic
 	Acts []Act `json:"acts,omitempty"`
 	// LastAct is when the last act on a device ended, or the deadline of one whose outcome is unknown.
 	LastAct metav1.MicroTime `json:"lastAct,omitzero"`
 	// Readings are the readings that can become part of the proof.
+	// +listType=atomic
 	Readings []Reading `json:"readings,omitempty"`
 	// Proof is why the machine is known to be off.
 	Proof *Proof `json:"proof,omitempty"`
@@ -96,12 +103,18 @@ type Detail struct {
 	// Result is how the fence ended.
 	Result Result `json:"result,omitempty"`
 	// Conditions tell what the fence waits for and what went wrong.
+	// +listType=map
+	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// History has the last changes, oldest first.
+	// History has the last changes, oldest first, at most 32.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
 	History []Entry `json:"history,omitempty"`
 }
 
 // Result is how a fence ended.
+//
+// +kubebuilder:validation:Enum=Recovered;Fenced;NodeGone
 type Result string
 
 // The results. A fence that is GaveUp is not finished: a person, or a device that answers again, continues it.
@@ -112,6 +125,8 @@ const (
 )
 
 // Target is a node as it was when its fence was created.
+//
+// +kubebuilder:object:generate=true
 type Target struct {
 	// UID is the UID of the Node object.
 	UID string `json:"uid"`
@@ -128,12 +143,15 @@ type Target struct {
 }
 
 // Intent is an act that was saved before it began.
+//
+// +kubebuilder:object:generate=true
 type Intent struct {
 	// ID is unique for a fence.
 	ID string `json:"id"`
 	// Attempt is the attempt that the act belongs to.
 	Attempt int32 `json:"attempt"`
 	// Step is the step that the act belongs to.
+	// +kubebuilder:validation:Enum=Isolation;Power-Management;Recovery
 	Step StepName `json:"step"`
 	// Level is the index of the level.
 	Level int32 `json:"level"`
@@ -152,6 +170,8 @@ type Intent struct {
 }
 
 // OutcomeKind says how an act ended.
+//
+// +kubebuilder:validation:Enum=Succeeded;Failed;Unknown;Refused
 type OutcomeKind string
 
 // The outcomes. Succeeded is what the device said, and no proof.
@@ -163,6 +183,8 @@ const (
 )
 
 // Outcome is how an act ended.
+//
+// +kubebuilder:object:generate=true
 type Outcome struct {
 	// Intent is the id of the intent.
 	Intent string `json:"intent"`
@@ -175,12 +197,16 @@ type Outcome struct {
 }
 
 // Act is an ended act.
+//
+// +kubebuilder:object:generate=true
 type Act struct {
 	Intent  `json:",inline"`
 	Outcome Outcome `json:"outcome"`
 }
 
 // Power is the state of a machine's power, as a device reports it.
+//
+// +kubebuilder:validation:Enum=On;Off;Unknown
 type Power string
 
 // The states of power. A device that does not answer reports PowerUnknown.
@@ -191,6 +217,8 @@ const (
 )
 
 // Reading is a status that was read from a device, in a session of its own.
+//
+// +kubebuilder:object:generate=true
 type Reading struct {
 	// Device is [Method.Device].
 	Device string `json:"device"`
@@ -207,12 +235,15 @@ type Reading struct {
 }
 
 // Proof is why a machine is known to be off.
+//
+// +kubebuilder:object:generate=true
 type Proof struct {
 	// How is readings, or confirmed by a person.
 	How ProofKind `json:"how"`
 	// By is the person, if it is known.
 	By string `json:"by,omitempty"`
 	// Readings are two readings of each power device.
+	// +listType=atomic
 	Readings []Reading `json:"readings,omitempty"`
 	// LeaseRenewed is the renewTime of the Lease at the time of the proof.
 	LeaseRenewed metav1.MicroTime `json:"leaseRenewed,omitzero"`
@@ -221,6 +252,8 @@ type Proof struct {
 }
 
 // ProofKind is the kind of a proof.
+//
+// +kubebuilder:validation:Enum=Readings;Confirmed
 type ProofKind string
 
 // The kinds of proof.
@@ -230,13 +263,19 @@ const (
 )
 
 // Entry is a change of a fence.
+//
+// +kubebuilder:object:generate=true
 type Entry struct {
 	// At is when it changed.
 	At metav1.MicroTime `json:"at"`
-	// Step, Status and Phase are those after the change.
-	Step   StepName `json:"step"`
-	Status Status   `json:"status"`
-	Phase  Phase    `json:"phase,omitempty"`
+	// Step is the step after the change.
+	// +kubebuilder:validation:Enum=Isolation;Power-Management;Recovery
+	Step StepName `json:"step"`
+	// Status is the status after the change.
+	// +kubebuilder:validation:Enum=New;Running;Done;Error
+	Status Status `json:"status"`
+	// Phase is the phase after the change.
+	Phase Phase `json:"phase,omitempty"`
 	// Reason is the reason in one word, as in the event of the change.
 	Reason string `json:"reason"`
 	// Message says what happened.

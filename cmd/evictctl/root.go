@@ -66,6 +66,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.AddCommand(newConfigCommand())
 	root.AddCommand(newExplainCommand())
+	root.AddCommand(newFenceCommand())
 	root.AddCommand(newReloadCommand())
 	root.AddCommand(newSimulateCommand())
 	root.AddCommand(newShutdownCommand())

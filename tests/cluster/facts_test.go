@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/tests/controlplane"
 )
 
 // kubeUID is the user of evictd-kube in deploy/kubernetes.
@@ -305,11 +307,11 @@ func (r *rig) apply(files ...string) {
 			r.t.Fatal(err)
 		}
 		for _, doc := range documents(content) {
-			path, err := resource(doc)
+			object, err := controlplane.ObjectPath([]byte(doc))
 			if err != nil {
 				r.t.Fatalf("%s: %v", file, err)
 			}
-			if _, err := r.request(http.MethodPost, path+"?fieldValidation=Strict", "application/yaml", doc); err != nil {
+			if _, err := r.request(http.MethodPost, path.Dir(object)+"?fieldValidation=Strict", "application/yaml", doc); err != nil {
 				r.t.Fatalf("%s: %v", file, err)
 			}
 		}

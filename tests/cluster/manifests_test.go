@@ -195,8 +195,14 @@ func (p *policyRule) resource() string {
 // grants, except what it grants every account, which is to ask for its own rights.
 func (r *rig) rights(token string) (list []string) {
 	r.t.Helper()
+	return r.rightsIn("kube-system", token)
+}
+
+// rightsIn is rights in a namespace, those in all namespaces included.
+func (r *rig) rightsIn(namespace, token string) (list []string) {
+	r.t.Helper()
 	code, answer := r.as(token, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
-		`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"kube-system"}}`)
+		`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"`+namespace+`"}}`)
 	review := decode[struct {
 		Status struct {
 			Incomplete    bool

@@ -9,24 +9,32 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/evictd/evictd/tests/controlplane"
 )
 
 // named is what the tests read of any object.
 type named struct {
 	Kind     string
-	Metadata struct{ Name, UID string }
+	Metadata struct{ Name, Namespace, UID string }
 }
 
 // renderOverlay returns the objects of an overlay of deploy/kubernetes, in the order in which
 // kubectl applies them.
 func renderOverlay(t *testing.T, overlay string) []string {
 	t.Helper()
+	return render(t, filepath.Join("overlays", overlay))
+}
+
+// render returns the objects of a directory of deploy/kubernetes.
+func render(t *testing.T, dir string) []string {
+	t.Helper()
 	readManifests(t)
-	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes/overlays", overlay))
+	cmd := exec.Command(filepath.Join(findPrograms(t, kustomize), kustomize), "build", filepath.Join("../../deploy/kubernetes", dir))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("kustomize build %s: %v", overlay, err)
+		t.Fatalf("kustomize build %s: %v", dir, err)
 	}
 	return documents(out)
 }
@@ -59,7 +67,7 @@ func (r *rig) applyObject(doc string) {
 // with a warning of the API server.
 func (r *rig) patchObject(doc, parameter string) {
 	r.t.Helper()
-	collection, err := resource(doc)
+	object, err := controlplane.ObjectPath([]byte(doc))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -67,7 +75,7 @@ func (r *rig) patchObject(doc, parameter string) {
 	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
 		r.t.Fatal(err)
 	}
-	path := collection + "/" + o.Metadata.Name + "?fieldManager=kubectl&fieldValidation=Strict&" + parameter
+	path := object + "?fieldManager=kubectl&fieldValidation=Strict&" + parameter
 	code, header, answer := r.do(adminToken, http.MethodPatch, path, "application/apply-patch+yaml", doc)
 	if code >= 300 || header.Get("Warning") != "" {
 		r.t.Fatalf("apply %s %s = %d: %s %s", o.Kind, o.Metadata.Name, code, header.Get("Warning"), answer)
@@ -90,7 +98,13 @@ func (r *rig) tokenOfPod(pod string) string {
 		uid := decode[named](r.t, r.must("GET", "/api/v1/namespaces/evictd/pods/"+pod, "")).Metadata.UID
 		bound = `,"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"` + pod + `","uid":"` + uid + `"}`
 	}
-	answer := r.must("POST", "/api/v1/namespaces/evictd/serviceaccounts/evictd-kube/token",
-		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600`+bound+`}}`)
+	return r.accountToken("evictd-kube", bound)
+}
+
+// accountToken requests a token of a service account of the namespace evictd. More of the request's spec can be added.
+func (r *rig) accountToken(account, spec string) string {
+	r.t.Helper()
+	answer := r.must("POST", "/api/v1/namespaces/evictd/serviceaccounts/"+account+"/token",
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600`+spec+`}}`)
 	return decode[struct{ Status struct{ Token string } }](r.t, answer).Status.Token
 }

@@ -252,33 +252,6 @@ func buildInto(t *testing.T, dir string, packages ...string) {
 // documents returns the objects of a manifest file.
 func documents(content []byte) []string { return strings.Split(string(content), "\n---\n") }
 
-// resource returns the API path at which an object of a manifest is created.
-func resource(doc string) (string, error) {
-	kind := ""
-	for line := range strings.Lines(doc) {
-		if k, ok := strings.CutPrefix(line, "kind: "); ok {
-			kind = strings.TrimSpace(k)
-		}
-	}
-	path := map[string]string{
-		"Namespace":          "/api/v1/namespaces",
-		"ResourceQuota":      "/api/v1/namespaces/evictd/resourcequotas",
-		"ServiceAccount":     "/api/v1/namespaces/evictd/serviceaccounts",
-		"ConfigMap":          "/api/v1/namespaces/evictd/configmaps",
-		"DaemonSet":          "/apis/apps/v1/namespaces/evictd/daemonsets",
-		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-		"FlowSchema":         "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
-
-		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-	}[kind]
-	if path == "" {
-		return "", errors.New("no resource for kind " + kind)
-	}
-	return path, nil
-}
-
 func decode[T any](t *testing.T, content []byte) T {
 	t.Helper()
 	var v T

@@ -13,7 +13,7 @@ import (
 // Apply applies the objects of a manifest, as kubectl apply --server-side does. The API server must know their kinds.
 func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	for doc := range bytes.SplitSeq(manifest, []byte("\n---\n")) {
-		path, err := objectPath(doc)
+		path, err := ObjectPath(doc)
 		if err != nil {
 			return err
 		}
@@ -24,8 +24,8 @@ func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	return nil
 }
 
-// objectPath returns the API path of an object. It is in a namespace if it names one.
-func objectPath(doc []byte) (string, error) {
+// ObjectPath returns the API path of an object. It is in a namespace if it names one.
+func ObjectPath(doc []byte) (string, error) {
 	var o struct {
 		APIVersion string `yaml:"apiVersion"`
 		Kind       string

@@ -1,0 +1,88 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+// cacheOptions restrict the watches: ConfigMaps and Secrets of the controller's namespace only, and of each object only
+// what the controller uses.
+func cacheOptions(namespace string) ctrlcache.Options {
+	own := map[string]ctrlcache.Config{namespace: {}}
+	return ctrlcache.Options{
+		ReaderFailOnMissingInformer: true,
+		ByObject: map[client.Object]ctrlcache.ByObject{
+			&corev1.Node{}:         {Transform: strip(stripNode)},
+			&nodefence.NodeFence{}: {Transform: strip(func(*nodefence.NodeFence) {})},
+			&corev1.ConfigMap{}:    {Transform: strip(func(*corev1.ConfigMap) {}), Namespaces: own},
+			&corev1.Secret{}:       {Transform: strip(stripSecret), Namespaces: own},
+		},
+	}
+}
+
+// strip returns a transform that calls f and removes what no object is read for.
+func strip[T client.Object](f func(T)) cache.TransformFunc {
+	return func(object any) (any, error) {
+		if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = unknown.Obj
+		}
+		o, ok := object.(T)
+		if !ok {
+			return nil, fmt.Errorf("cache: object is %T; want %T", object, o)
+		}
+		o.SetManagedFields(nil)
+		f(o)
+		return o, nil
+	}
+}
+
+// stripNode leaves of a Node what detection, the storm policy and the sweep of taints need.
+func stripNode(n *corev1.Node) {
+	stripped := corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
+		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
+		Labels: keep(n.Labels, usedLabel), Annotations: keep(n.Annotations, usedAnnotation),
+	}}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			stripped.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	*n = stripped
+}
+
+// stripSecret removes the values: those of a Secret are read when a device is opened, and never stored.
+func stripSecret(s *corev1.Secret) {
+	for key := range s.Data {
+		s.Data[key] = nil
+	}
+	s.Annotations = nil // kubectl apply leaves the values in one
+}
+
+func keep(m map[string]string, used func(key string) bool) map[string]string {
+	kept := make(map[string]string)
+	for k, v := range m {
+		if used(k) {
+			kept[k] = v
+		}
+	}
+	return kept
+}
+
+func usedLabel(key string) bool {
+	switch key {
+	case corev1.LabelTopologyRegion, corev1.LabelTopologyZone, labelControlPlane, labelMaster, labelExclude:
+		return true
+	}
+	return false
+}
+
+func usedAnnotation(key string) bool { return strings.HasPrefix(key, "evictd.io/") }

@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/evictd/evictd/agent/fence/plan"
+)
+
+// configuration is what the ConfigMaps and Secrets of the controller's namespace say. It is parsed again when one of
+// them changes.
+type configuration struct {
+	cached    client.Reader
+	namespace string
+	recorder  recorder
+	metrics   *metrics
+	log       *slog.Logger
+	// changed is called after a change of the valid part.
+	changed func(context.Context)
+
+	mu       sync.Mutex
+	loaded   bool
+	config   plan.Config
+	problems []plan.Problem
+}
+
+// current returns the valid part of the configuration. loaded is false before it was read for the first time.
+func (c *configuration) current() (config plan.Config, loaded bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config, c.loaded
+}
+
+// Reconcile implements reconcile.Reconciler. The objects are read from the cache; a plan is pinned in its NodeFence.
+func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	maps, secrets := &corev1.ConfigMapList{}, &corev1.SecretList{}
+	if err := c.cached.List(ctx, maps, client.InNamespace(c.namespace)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list ConfigMaps of namespace %s: %w", c.namespace, err)
+	}
+	if err := c.cached.List(ctx, secrets, client.InNamespace(c.namespace)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list Secrets of namespace %s: %w", c.namespace, err)
+	}
+	config, problems := plan.Parse(objects(maps.Items, secrets.Items))
+	c.mu.Lock()
+	earlier, first := c.problems, !c.loaded
+	c.config, c.problems, c.loaded = config, problems, true
+	c.mu.Unlock()
+	if first || !slices.Equal(earlier, problems) {
+		c.report(problems, earlier, maps.Items)
+	}
+	c.log.Debug("configuration read", "nodes", len(config.Plans), "problems", len(problems), "enforce", config.Policy.Enforce)
+	c.changed(ctx)
+	return reconcile.Result{}, nil
+}
+
+// report tells of problems that were not there before.
+func (c *configuration) report(problems, earlier []plan.Problem, maps []corev1.ConfigMap) {
+	mistakes := 0
+	for _, p := range problems {
+		if !p.Warning {
+			mistakes++
+		}
+		if slices.Contains(earlier, p) {
+			continue
+		}
+		c.log.Warn("configuration of fencing has a problem", "object", p.Object, "line", p.Line, "key", p.Key,
+			"problem", p.Message, "remedy", p.Remedy, "used_all_the_same", p.Warning)
+		for i := range maps {
+			if p.Object == "ConfigMap "+maps[i].Namespace+"/"+maps[i].Name {
+				c.recorder.event(&maps[i], true, "FenceConfigInvalid", "ReadConfiguration", p.String())
+			}
+		}
+	}
+	if len(problems) == 0 && len(earlier) > 0 {
+		c.log.Info("configuration of fencing has no problems any more")
+	}
+	c.metrics.configProblems.Set(float64(mistakes))
+}
+
+// objects returns ConfigMaps and the keys of Secrets as package plan reads them.
+func objects(maps []corev1.ConfigMap, secrets []corev1.Secret) plan.Objects {
+	var o plan.Objects
+	for i := range maps {
+		m := &maps[i]
+		o.ConfigMaps = append(o.ConfigMaps, plan.Object{Namespace: m.Namespace, Name: m.Name, Data: m.Data})
+	}
+	for i := range secrets {
+		s := &secrets[i]
+		if !strings.HasPrefix(s.Name, "fence-") {
+			continue
+		}
+		keys := make(map[string]string, len(s.Data))
+		for k := range s.Data {
+			keys[k] = ""
+		}
+		o.Secrets = append(o.Secrets, plan.Object{Namespace: s.Namespace, Name: s.Name, Data: keys})
+	}
+	return o
+}

@@ -1,0 +1,332 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/device"
+)
+
+const (
+	// readingTimeout bounds one reading. A slow BMC needs some seconds for each command of a session.
+	readingTimeout = 30 * time.Second
+	// returnTimeout is how long a call may take to return after its context has ended.
+	returnTimeout = 2 * time.Second
+	// maxResults bounds the results of a node that are kept.
+	maxResults = 64
+)
+
+// errNoAnswer is the error of a call that has not returned after its deadline.
+var errNoAnswer = errors.New("no answer before the deadline")
+
+// order is an act with all that is checked before it.
+type order struct {
+	node   string
+	fence  string // UID
+	intent fence.Intent
+	method fence.Method
+	target fence.Target
+	// lease is the renewTime that the decision was made with.
+	lease time.Time
+}
+
+// executor carries out acts and readings in goroutines of this process. For a node there is at most one act in flight,
+// and for a device at most one act or reading: many BMCs have one session. Results are kept until they are consumed.
+type executor struct {
+	// open returns the device of a method.
+	open func(context.Context, *fence.Method) (device.Device, error)
+	// check reads again, just before the act, what the decision was made with. An error is why the act is not done.
+	check func(context.Context, *order) error
+	// done is called when a result is there.
+	done    func(node string)
+	metrics *metrics
+	log     *slog.Logger
+	// ctx ends with the leadership.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	nodes   map[string]*work
+	devices map[string]chan struct{} // has an element while the device is in use
+}
+
+// work is what is in flight for a node, and the results that are not yet consumed.
+type work struct {
+	fence    string // UID
+	act      string // id of the intent in flight
+	reading  map[string]bool
+	outcomes []fence.Outcome
+	readings []fence.Reading
+}
+
+// newExecutor returns an executor whose acts and readings end with ctx. The caller sets open, check and done.
+func newExecutor(ctx context.Context, m *metrics, log *slog.Logger) *executor {
+	ctx, cancel := context.WithCancel(ctx)
+	return &executor{
+		metrics: m, log: log, ctx: ctx, cancel: cancel,
+		nodes: make(map[string]*work), devices: make(map[string]chan struct{}),
+	}
+}
+
+// Start implements manager.Runnable. It ends all acts and readings when ctx ends, which is at once when the leadership is
+// lost, and waits for them, but no longer than another controller waits before it may become the leader.
+func (e *executor) Start(ctx context.Context) error {
+	<-ctx.Done()
+	e.cancel()
+	ended := make(chan struct{})
+	go func() {
+		e.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(stopTimeout):
+		e.log.Warn("a power device has not answered; the controller ends without its answer")
+	}
+	return nil
+}
+
+func (e *executor) work(node string) *work {
+	w := e.nodes[node]
+	if w == nil {
+		w = &work{reading: make(map[string]bool)}
+		e.nodes[node] = w
+	}
+	return w
+}
+
+// pending returns the results for a fence, and the id of the intent in flight. Results for another fence are dropped.
+func (e *executor) pending(node, uid string) (outcomes []fence.Outcome, readings []fence.Reading, inFlight string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.work(node)
+	if w.fence != uid {
+		w.fence, w.outcomes, w.readings = uid, nil, nil
+	}
+	return slices.Clone(w.outcomes), slices.Clone(w.readings), w.act
+}
+
+// consumed removes the oldest results, after a state that has them was accepted.
+func (e *executor) consumed(node string, outcomes, readings int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.work(node)
+	w.outcomes = slices.Delete(w.outcomes, 0, min(outcomes, len(w.outcomes)))
+	w.readings = slices.Delete(w.readings, 0, min(readings, len(w.readings)))
+}
+
+// act starts an act. Its outcome is a result, also if it is refused.
+func (e *executor) act(o *order) {
+	e.mu.Lock()
+	w := e.work(o.node)
+	busy := w.act
+	if busy == "" {
+		w.act = o.intent.ID
+	}
+	e.mu.Unlock()
+	if busy != "" {
+		e.finish(o, fence.Refused, "act "+busy+" is in flight", false)
+		return
+	}
+	e.running.Go(func() {
+		kind, message := e.carryOut(o)
+		e.finish(o, kind, message, true)
+	})
+}
+
+func (e *executor) finish(o *order, kind fence.OutcomeKind, message string, ours bool) {
+	e.log.Info("act ended", "node", o.node, "intent", o.intent.ID, "method", o.method.Name, "action", o.intent.Action,
+		"outcome", kind, "message", message)
+	e.metrics.acts.WithLabelValues(string(o.intent.Action), string(kind)).Inc()
+	e.mu.Lock()
+	w := e.work(o.node)
+	if ours {
+		w.act = ""
+	}
+	if w.fence == o.fence && len(w.outcomes) < maxResults {
+		w.outcomes = append(w.outcomes, fence.Outcome{
+			Intent: o.intent.ID, Kind: kind, Message: message, Ended: metav1.NowMicro(),
+		})
+	}
+	e.mu.Unlock()
+	e.done(o.node)
+}
+
+// carryOut does an act. It never starts after the deadline of the intent.
+func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
+	ctx, cancel := context.WithDeadline(e.ctx, o.intent.Deadline.Time)
+	defer cancel()
+	release, err := e.acquire(ctx, o.method.Device)
+	if err != nil {
+		return fence.Refused, fmt.Sprintf("device %s is in use: %v", o.method.Device, err)
+	}
+	var d device.Device
+	err = e.bounded(ctx, release, func() (err error) {
+		if d, err = e.open(ctx, &o.method); err != nil {
+			return err
+		}
+		return e.identify(ctx, d, o)
+	})
+	if refusal := (*identityError)(nil); errors.As(err, &refusal) {
+		return fence.Refused, err.Error()
+	} else if err != nil {
+		return fence.Failed, fmt.Sprintf("nothing was sent: %v", err)
+	}
+	if release, err = e.acquire(ctx, o.method.Device); err != nil {
+		return fence.Refused, fmt.Sprintf("device %s is in use: %v", o.method.Device, err)
+	}
+	if err := e.check(ctx, o); err != nil {
+		release()
+		return fence.Refused, err.Error()
+	}
+	if ctx.Err() != nil {
+		release()
+		return fence.Refused, "the deadline passed before the act"
+	}
+	call := d.Off
+	if o.intent.Action == fence.On {
+		call = d.On
+	}
+	err = e.bounded(ctx, release, func() error { return call(ctx) })
+	switch {
+	case err == nil:
+		return fence.Succeeded, ""
+	case errors.Is(err, device.ErrRefused):
+		return fence.Failed, err.Error()
+	}
+	return fence.Unknown, err.Error()
+}
+
+// identityError says that a device switches another machine, or that this can't be told.
+type identityError struct{ device, node string }
+
+func (e *identityError) Error() string {
+	return fmt.Sprintf("the device's UUID %q does not match systemUUID %q of the Node: correct the device's address, or set identity=none if the device has no UUID of the machine", e.device, e.node)
+}
+
+// identify returns an error unless the device switches the machine of the node.
+func (e *executor) identify(ctx context.Context, d device.Device, o *order) error {
+	if o.method.Identity == fence.CheckNone {
+		return nil
+	}
+	uuid, err := d.UUID(ctx)
+	if err != nil {
+		return fmt.Errorf("read UUID of device %s: %w", o.method.Device, err)
+	}
+	if fence.SameMachine(uuid, o.target.SystemUUID) != fence.Yes {
+		return &identityError{uuid, o.target.SystemUUID}
+	}
+	return nil
+}
+
+// read starts a reading of a device, unless one is in flight. Its result is a reading, whatever happens.
+func (e *executor) read(node, uid string, m *fence.Method) {
+	e.mu.Lock()
+	w := e.work(node)
+	busy := w.reading[m.Device]
+	w.reading[m.Device] = true
+	e.mu.Unlock()
+	if busy {
+		return
+	}
+	e.running.Go(func() {
+		r := e.reading(m)
+		e.metrics.readings.WithLabelValues(string(r.Power)).Inc()
+		e.log.Debug("device read", "node", node, "device", r.Device, "power", r.Power, "error", r.Error)
+		e.mu.Lock()
+		w := e.work(node)
+		delete(w.reading, m.Device)
+		if w.fence == uid && len(w.readings) < maxResults {
+			w.readings = append(w.readings, r)
+		}
+		e.mu.Unlock()
+		e.done(node)
+	})
+}
+
+// reading reads a device in a session of its own. It begins after an act on the device has ended.
+func (e *executor) reading(m *fence.Method) fence.Reading {
+	ctx, cancel := context.WithTimeout(e.ctx, readingTimeout)
+	defer cancel()
+	release, err := e.acquire(ctx, m.Device)
+	r := fence.Reading{Device: m.Device, Power: fence.PowerUnknown, Started: metav1.NowMicro()}
+	var power fence.Power
+	var uuid string
+	if err == nil {
+		err = e.bounded(ctx, release, func() error {
+			d, err := e.open(ctx, m)
+			if err != nil {
+				return err
+			}
+			if power, err = d.Status(ctx); err != nil || m.Identity == fence.CheckNone {
+				return err
+			}
+			uuid, err = d.UUID(ctx)
+			return err
+		})
+	}
+	r.Ended = metav1.NowMicro()
+	if errors.Is(err, errNoAnswer) {
+		// The call may still write power and uuid.
+		r.Error = err.Error()
+		return r
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	// If only the UUID could not be read, the power counts: On contradicts a proof.
+	if power != "" {
+		r.Power, r.UUID = power, uuid
+	}
+	return r
+}
+
+// acquire waits until no other goroutine uses a device.
+func (e *executor) acquire(ctx context.Context, name string) (release func(), err error) {
+	e.mu.Lock()
+	c := e.devices[name]
+	if c == nil {
+		c = make(chan struct{}, 1)
+		e.devices[name] = c
+	}
+	e.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// bounded calls f, and release after it has returned. It does not wait for f for longer than returnTimeout after ctx has
+// ended; the device then stays in use until f returns.
+func (e *executor) bounded(ctx context.Context, release func(), f func() error) error {
+	done := make(chan error, 1)
+	e.running.Go(func() {
+		defer release()
+		done <- f()
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(returnTimeout):
+		return errNoAnswer
+	}
+}

@@ -1,0 +1,102 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+// The reasons of a gate that is closed by the controller itself. Those of the storm policy are in agent/fence.
+const (
+	reasonOwnNode  = "OwnNode"
+	reasonExcluded = "Excluded"
+	reasonDryRun   = "DryRun"
+	reasonUnknown  = "FencesUnknown"
+)
+
+var gateReasons = []string{
+	fence.ReasonNodeUnknown, fence.ReasonControlPlane, fence.ReasonNoReadyNode, fence.ReasonTooManyUnhealthy,
+	fence.ReasonMaxConcurrent, reasonOwnNode, reasonExcluded, reasonDryRun, reasonUnknown,
+}
+
+// gate returns the verdict on new acts of a fence. The nodes are those of the cache; the fences are read again, so that
+// those that this process has just saved count.
+func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
+	policy := p.config.Policy
+	switch {
+	case p.name == p.ownNode:
+		return fence.Gate{Reason: reasonOwnNode, Message: "the controller runs on the node itself: move it to another node"}
+	case p.node != nil && excluded(p.node):
+		return fence.Gate{Reason: reasonExcluded, Message: "the node has the label " + labelExclude}
+	case !policy.Enforce && !state.DryRun:
+		return fence.Gate{Reason: reasonDryRun, Message: "dry run was switched on after the fence began"}
+	}
+	list, err := p.observer.live.nodeFences(ctx)
+	if err != nil {
+		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	}
+	nodes := &corev1.NodeList{}
+	if err := p.cached.List(ctx, nodes); err != nil {
+		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	}
+	return fence.Storm(p.name, members(nodes.Items), states(list), policy, time.Now())
+}
+
+// members returns the nodes that count in the storm policy: those in repair do not.
+func members(nodes []corev1.Node) []fence.Member {
+	list := make([]fence.Member, 0, len(nodes))
+	for i := range nodes {
+		if !excluded(&nodes[i]) {
+			list = append(list, fence.Member{Node: nodeFacts(&nodes[i])})
+		}
+	}
+	return list
+}
+
+func states(fences []nodefence.NodeFence) []fence.State {
+	list := make([]fence.State, 0, len(fences))
+	for i := range fences {
+		// With a step that can't be normalized, the fence counts, too.
+		_ = fences[i].Normalize()
+		list = append(list, stateOf(&fences[i]))
+	}
+	return list
+}
+
+func excluded(n *corev1.Node) bool { return n.Labels[labelExclude] == "true" }
+
+// open returns the state of a new fence and what is reported of it, nil if the node is not fenced now. earlier is the
+// finished fence of the node, nil if there is none.
+func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.State, []fence.Event) {
+	plan, planned := p.config.Plans[p.name]
+	node := nodeFacts(p.node)
+	if !planned || node.Ready == fence.ReadyTrue || excluded(p.node) {
+		return nil, nil
+	}
+	lease := p.observer.lease(ctx, p.name)
+	now := time.Now()
+	p.until(now.Add(longestWait))
+	if !fence.Suspect(node, lease, plan.Timings, now) {
+		if lease.Known && lease.Found {
+			if stale := lease.UnchangedSince.Add(plan.Timings.Grace.Duration); stale.After(now) {
+				p.until(stale)
+			}
+		}
+		return nil, nil
+	}
+	// After a fence whose plan does not switch the machine on, the node is not Ready and off.
+	if earlier != nil && earlier.State.Target.UID == node.UID &&
+		earlier.State.Target.LeaseRenewed.Time.Equal(lease.Renewed.Truncate(time.Microsecond)) {
+		return nil, nil
+	}
+	if scope := p.config.Policy.AppliesTo; scope != fence.All && !scope.Covers(p.observer.load(ctx, p.name)) {
+		p.log.Debug("node is dead and outside of applies_to; it is not fenced", "node", p.name, "applies_to", scope)
+		return nil, nil
+	}
+	state, orders := fence.Open(node, lease, plan, !p.config.Policy.Enforce, now)
+	return &state, orders.Events
+}

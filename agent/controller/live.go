@@ -1,0 +1,182 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/device"
+	"github.com/evictd/evictd/agent/fence/device/ipmi"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/fence/plan"
+)
+
+const (
+	// leaseNamespace has the Leases of the kubelets.
+	leaseNamespace = "kube-node-lease"
+	// pageSize bounds the objects of one answer.
+	pageSize = 500
+)
+
+// liveReader reads from the API server, never from the cache. Decisions take a liveReader, so that they can't take the
+// manager's client, which reads from the cache, by mistake.
+type liveReader struct {
+	reader    client.Reader
+	namespace string // of the controller
+}
+
+// newLiveReader returns a liveReader. The reader must be the manager's GetAPIReader().
+func newLiveReader(reader client.Reader, namespace string) liveReader {
+	return liveReader{reader, namespace}
+}
+
+// node returns a Node, nil if there is none.
+func (l liveReader) node(ctx context.Context, name string) (*corev1.Node, error) {
+	n := &corev1.Node{}
+	if err := l.reader.Get(ctx, types.NamespacedName{Name: name}, n); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// nodeFence returns the NodeFence of a node, nil if there is none.
+func (l liveReader) nodeFence(ctx context.Context, node string) (*nodefence.NodeFence, error) {
+	name := nodefence.ObjectName(node)
+	f := &nodefence.NodeFence{}
+	if err := l.reader.Get(ctx, types.NamespacedName{Name: name}, f); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read NodeFence %s: %w", name, err)
+	}
+	return f, nil
+}
+
+// nodeFences returns all NodeFences.
+func (l liveReader) nodeFences(ctx context.Context) ([]nodefence.NodeFence, error) {
+	var all []nodefence.NodeFence
+	list := &nodefence.NodeFenceList{}
+	if err := l.pages(ctx, list, func() { all = append(all, list.Items...) }); err != nil {
+		return nil, fmt.Errorf("list NodeFences: %w", err)
+	}
+	return all, nil
+}
+
+// lease returns when the Lease of a node was renewed last. found is false if there is none.
+func (l liveReader) lease(ctx context.Context, node string) (renewed time.Time, found bool, err error) {
+	lease := &coordinationv1.Lease{}
+	err = l.reader.Get(ctx, types.NamespacedName{Namespace: leaseNamespace, Name: node}, lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		return time.Time{}, false, nil
+	case err != nil:
+		return time.Time{}, false, fmt.Errorf("read Lease %s/%s: %w", leaseNamespace, node, err)
+	case lease.Spec.RenewTime == nil:
+		return time.Time{}, false, nil
+	}
+	return lease.Spec.RenewTime.Time, true, nil
+}
+
+// pods returns the pods that are bound to a node.
+func (l liveReader) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	var all []corev1.Pod
+	list := &corev1.PodList{}
+	err := l.pages(ctx, list, func() { all = append(all, list.Items...) }, client.MatchingFields{"spec.nodeName": node})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of Node %s: %w", node, err)
+	}
+	return all, nil
+}
+
+// attachments returns the VolumeAttachments of a node. The API server can't select them by node.
+func (l liveReader) attachments(ctx context.Context, node string) ([]storagev1.VolumeAttachment, error) {
+	var all []storagev1.VolumeAttachment
+	list := &storagev1.VolumeAttachmentList{}
+	err := l.pages(ctx, list, func() {
+		for i := range list.Items {
+			if list.Items[i].Spec.NodeName == node {
+				all = append(all, list.Items[i])
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list VolumeAttachments: %w", err)
+	}
+	return all, nil
+}
+
+// claim returns namespace and name of the PersistentVolumeClaim that a PersistentVolume is bound to.
+func (l liveReader) claim(ctx context.Context, volume string) (types.NamespacedName, error) {
+	v := &corev1.PersistentVolume{}
+	if err := l.reader.Get(ctx, types.NamespacedName{Name: volume}, v); apierrors.IsNotFound(err) {
+		return types.NamespacedName{}, nil
+	} else if err != nil {
+		return types.NamespacedName{}, fmt.Errorf("read PersistentVolume %s: %w", volume, err)
+	}
+	if v.Spec.ClaimRef == nil {
+		return types.NamespacedName{}, nil
+	}
+	return types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}, nil
+}
+
+// pages lists all pages of list, and calls add after each.
+func (l liveReader) pages(ctx context.Context, list client.ObjectList, add func(), o ...client.ListOption) error {
+	o = append(o, client.Limit(pageSize))
+	next := ""
+	for {
+		if err := l.reader.List(ctx, list, append(o, client.Continue(next))...); err != nil {
+			return err
+		}
+		add()
+		if next = list.GetContinue(); next == "" {
+			return nil
+		}
+	}
+}
+
+// open returns the device of a method. The secrets are read each time, and are in no log and in no error.
+func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, error) {
+	parameters, err := plan.Resolve(*m, func(s plan.Source) (map[string]string, error) { return l.source(ctx, s) })
+	if err != nil {
+		return nil, err
+	}
+	switch m.Agent {
+	case "ipmi":
+		d, err := ipmi.New(parameters)
+		if err != nil {
+			return nil, fmt.Errorf("open device of method %s: %w", m.Name, err)
+		}
+		return d, nil
+	}
+	return nil, fmt.Errorf("open device of method %s: agent %q is not built in", m.Name, m.Agent)
+}
+
+// source returns the data of a ConfigMap or Secret of the controller's namespace.
+func (l liveReader) source(ctx context.Context, s plan.Source) (map[string]string, error) {
+	key := types.NamespacedName{Namespace: l.namespace, Name: s.Name}
+	if s.ConfigMap {
+		o := &corev1.ConfigMap{}
+		if err := l.reader.Get(ctx, key, o); err != nil {
+			return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+		}
+		return o.Data, nil
+	}
+	o := &corev1.Secret{}
+	if err := l.reader.Get(ctx, key, o); err != nil {
+		return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+	}
+	data := make(map[string]string, len(o.Data))
+	for k, v := range o.Data {
+		data[k] = string(v)
+	}
+	return data, nil
+}

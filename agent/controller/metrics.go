@@ -1,0 +1,108 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+// scrapeTimeout bounds reading the NodeFences from the cache for a scrape.
+const scrapeTimeout = 5 * time.Second
+
+var (
+	allSteps    = []fence.StepName{fence.Isolation, fence.PowerManagement, fence.Recovery}
+	allStatuses = []fence.Status{fence.New, fence.Running, fence.Done, fence.Error}
+	allActions  = []fence.Action{fence.Off, fence.On}
+	allOutcomes = []fence.OutcomeKind{fence.Succeeded, fence.Failed, fence.Unknown, fence.Refused}
+	allPowers   = []fence.Power{fence.PowerOn, fence.PowerOff, fence.PowerUnknown}
+)
+
+// metrics are those of the controller. All values of labels are there from the start.
+type metrics struct {
+	acts           *prometheus.CounterVec
+	readings       *prometheus.CounterVec
+	configProblems prometheus.Gauge
+	fences         *prometheus.Desc
+	held           *prometheus.Desc
+
+	cache client.Reader
+}
+
+func newMetrics(cache client.Reader) *metrics {
+	m := &metrics{
+		acts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "evictd_fence_acts_total", Help: "Ended acts on power devices.",
+		}, []string{"action", "outcome"}),
+		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "evictd_fence_readings_total", Help: "Readings of power devices.",
+		}, []string{"power"}),
+		configProblems: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "evictd_fence_config_problems", Help: "Mistakes in the configuration of fencing, without warnings.",
+		}),
+		fences: prometheus.NewDesc("evictd_fence_fences", "NodeFences that have not ended.", []string{"step", "status"}, nil),
+		held:   prometheus.NewDesc("evictd_fence_held", "NodeFences that may not act now.", []string{"reason"}, nil),
+		cache:  cache,
+	}
+	for _, action := range allActions {
+		for _, outcome := range allOutcomes {
+			m.acts.WithLabelValues(string(action), string(outcome))
+		}
+	}
+	for _, power := range allPowers {
+		m.readings.WithLabelValues(string(power))
+	}
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.acts.Describe(ch)
+	m.readings.Describe(ch)
+	m.configProblems.Describe(ch)
+	ch <- m.fences
+	ch <- m.held
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	m.acts.Collect(ch)
+	m.readings.Collect(ch)
+	m.configProblems.Collect(ch)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	list := &nodefence.NodeFenceList{}
+	if err := m.cache.List(ctx, list); err != nil {
+		return // the cache has not started
+	}
+	type key struct {
+		step   fence.StepName
+		status fence.Status
+	}
+	count, held := make(map[key]int), make(map[string]int)
+	for i := range list.Items {
+		f := &list.Items[i]
+		if finished(f) {
+			continue
+		}
+		count[key{f.Step, f.Status}]++
+		if c := meta.FindStatusCondition(f.State.Conditions, fence.ConditionStormHold); c != nil && c.Status == metav1.ConditionTrue {
+			held[c.Reason]++
+		}
+	}
+	for _, reason := range gateReasons {
+		ch <- prometheus.MustNewConstMetric(m.held, prometheus.GaugeValue, float64(held[reason]), reason)
+	}
+	for _, step := range allSteps {
+		for _, status := range allStatuses {
+			n := float64(count[key{step, status}])
+			ch <- prometheus.MustNewConstMetric(m.fences, prometheus.GaugeValue, n, string(step), string(status))
+		}
+	}
+}

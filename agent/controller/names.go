@@ -1,0 +1,25 @@
+package controller
+
+import corev1 "k8s.io/api/core/v1"
+
+// The names that the controller uses in Node objects.
+const (
+	labelControlPlane = "node-role.kubernetes.io/control-plane"
+	labelMaster       = "node-role.kubernetes.io/master"
+	// labelExclude marks nodes in repair. Other remediators use it, too.
+	labelExclude = "remediation.medik8s.io/exclude-from-remediation"
+
+	// annotationConfirmOff has the UID of the fence whose machine is off, by a person's word.
+	annotationConfirmOff = "evictd.io/confirm-off"
+	// annotationFence says that the quarantine taint is the controller's. Its value is the UID of the fence.
+	annotationFence = "evictd.io/fence"
+	// annotationOutOfService says so of the out-of-service taint.
+	annotationOutOfService = "evictd.io/fence-out-of-service"
+)
+
+var (
+	// quarantine keeps new pods off a node that is being fenced.
+	quarantine = corev1.Taint{Key: "evictd.io/fencing", Effect: corev1.TaintEffectNoSchedule}
+	// outOfService releases the pods and volumes of a node that is off.
+	outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+)

@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+// observer reads what decisions need, from the API server and not from a cache.
+type observer struct {
+	live   liveReader
+	leases *leases
+	failed *unreadable
+}
+
+// objects returns Node and NodeFence of a node, nil for one that does not exist. Without both there is no decision, so
+// known is false if one could not be read.
+func (o *observer) objects(ctx context.Context, name string) (node *corev1.Node, nf *nodefence.NodeFence, known bool) {
+	known = o.read("Nodes", func() (err error) {
+		node, err = o.live.node(ctx, name)
+		return err
+	}) && o.read("NodeFences", func() (err error) {
+		nf, err = o.live.nodeFence(ctx, name)
+		return err
+	})
+	return node, nf, known
+}
+
+// lease returns what is known of the Lease of a node.
+func (o *observer) lease(ctx context.Context, name string) (l fence.Lease) {
+	l.Known = o.read("Leases", func() (err error) {
+		l.Renewed, l.Found, err = o.live.lease(ctx, name)
+		return err
+	})
+	if l.Known && l.Found {
+		l.UnchangedSince = o.leases.observe(name, l.Renewed, time.Now())
+	}
+	return l
+}
+
+// load returns what is known of the pods and volumes of a node.
+func (o *observer) load(ctx context.Context, name string) (l fence.Load) {
+	var pods []corev1.Pod
+	l.PodsKnown = o.failed.read("Pods", func() (err error) {
+		pods, err = o.live.pods(ctx, name)
+		return err
+	})
+	if !l.PodsKnown {
+		return l // which volumes are kept is unknown, too
+	}
+	for i := range pods {
+		l.Pods = append(l.Pods, podFacts(&pods[i]))
+	}
+	l.AttachmentsKnown = o.failed.read("VolumeAttachments", func() error {
+		list, err := o.live.attachments(ctx, name)
+		if err != nil {
+			return err
+		}
+		l.Attachments, err = attachmentFacts(ctx, o.live, list, keptClaims(pods))
+		return err
+	})
+	return l
+}
+
+// read calls f as unreadable.read does. Kubelets can't renew their Leases in an outage of the API server either, so
+// after one each Lease counts as seen for the first time.
+func (o *observer) read(part string, f func() error) bool {
+	return o.failed.read(part, func() error {
+		err := f()
+		if outage(err) {
+			o.leases.forgetAll()
+		}
+		return err
+	})
+}
+
+// outage reports whether an error may mean that kubelets don't reach the API server either.
+func outage(err error) bool {
+	if err == nil {
+		return false
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	code := status.Status().Code
+	return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests
+}

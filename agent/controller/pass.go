@@ -1,0 +1,249 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/fence/plan"
+)
+
+// pass is one look at a node.
+type pass struct {
+	*reconciler
+	name   string
+	config *plan.Config
+	saved  *saved
+	node   *corev1.Node // nil if there is none
+	// wake is when the node must be looked at again.
+	wake time.Time
+}
+
+// until makes the next look at the node no later than t.
+func (p *pass) until(t time.Time) {
+	if !t.IsZero() && (p.wake.IsZero() || t.Before(p.wake)) {
+		p.wake = t
+	}
+}
+
+func (p *pass) run(ctx context.Context) error {
+	node, nf, known := p.observer.objects(ctx, p.name)
+	if !known {
+		p.until(p.observer.failed.next())
+		return nil
+	}
+	p.node = node
+	if nf == nil {
+		if err := p.sweep(ctx); err != nil {
+			return err
+		}
+		return p.detect(ctx, nil)
+	}
+	if err := nf.Normalize(); err != nil {
+		return err
+	}
+	if !finished(nf) {
+		return p.step(ctx, nf)
+	}
+	if err := p.sweep(ctx); err != nil {
+		return err
+	}
+	if expires := nf.State.FinishedAt.Add(p.config.HistoryTTL); !time.Now().Before(expires) {
+		return p.remove(ctx, nf)
+	}
+	p.until(nf.State.FinishedAt.Add(p.config.HistoryTTL))
+	return p.detect(ctx, nf)
+}
+
+// step makes a Step of a fence, saves the new state, and carries out the orders.
+func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
+	state, uid := stateOf(nf), string(nf.UID)
+	var in fence.Inputs
+	in.Outcomes, in.Readings, in.InFlight = p.executor.pending(p.name, uid)
+	in.Node, in.Executor = nodeFacts(p.node), p.identity
+	in.Lease = p.observer.lease(ctx, p.name)
+	if p.node != nil {
+		in.Load = p.observer.load(ctx, p.name)
+	}
+	next, orders, err := p.decide(ctx, nf, &state, &in)
+	if err != nil {
+		return err
+	}
+	p.executor.consumed(p.name, len(in.Outcomes), len(in.Readings))
+	p.until(orders.Wake)
+	p.until(p.observer.failed.next())
+	if !finished(nf) {
+		p.until(time.Now().Add(longestWait))
+	}
+	return p.carryOut(ctx, nf, next, &orders, in.Lease.Renewed)
+}
+
+// decide makes a Step and saves the new state in nf. The orders are valid only if there is no error.
+func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, in *fence.Inputs) (*fence.State, fence.Orders, error) {
+	p.deciding.Lock()
+	defer p.deciding.Unlock()
+	in.Gate = p.gate(ctx, state)
+	next, orders := fence.Step(*state, *in, time.Now())
+	changed := withState(nf, &next)
+	if !equality.Semantic.DeepEqual(nf, changed) {
+		if err := p.writer.Update(ctx, changed); err != nil {
+			return nil, fence.Orders{}, fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
+		}
+		*nf = *changed
+	}
+	p.saved.resourceVersion = nf.ResourceVersion
+	return &next, orders, nil
+}
+
+// carryOut does what was ordered after state was saved in nf. Acts and readings do not wait for the other orders.
+func (p *pass) carryOut(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, orders *fence.Orders, lease time.Time) error {
+	p.report(nf, orders.Events)
+	if orders.Act != nil && !state.DryRun {
+		p.act(state, orders.Act, lease)
+	}
+	for _, name := range orders.Read {
+		if m := methodOfDevice(state, name); m != nil {
+			p.executor.read(p.name, state.UID, m)
+		}
+	}
+	if p.node == nil || state.DryRun {
+		return nil
+	}
+	want := orders.Taints
+	if string(p.node.UID) != state.Target.UID {
+		want = fence.Taints{}
+	}
+	release := want.OutOfService && releasable(state)
+	if want.OutOfService && !release {
+		p.log.Error("out-of-service taint ordered without a proof; it is not set", "node", p.name, "fence", state.UID)
+	}
+	want.OutOfService = release
+	if err := p.setTaints(ctx, want, state.UID); err != nil {
+		return err
+	}
+	if !release {
+		return nil
+	}
+	return p.deletePods(ctx, orders.Delete)
+}
+
+// act starts an act that was saved as intent.
+func (p *pass) act(state *fence.State, intent *fence.Intent, lease time.Time) {
+	o := &order{node: p.name, fence: state.UID, intent: *intent, target: state.Target, lease: lease}
+	m := methodOf(state, intent)
+	if m == nil {
+		p.executor.finish(o, fence.Refused, "the plan of the fence does not have this method", false)
+		return
+	}
+	o.method = *m
+	p.log.Info("act starts", "node", p.name, "fence", state.UID, "intent", intent.ID, "method", m.Name, "action", intent.Action,
+		"device", m.Device, "deadline", intent.Deadline.Time)
+	p.executor.act(o)
+}
+
+// setTaints gives the Node the taints of a fence.
+func (p *pass) setTaints(ctx context.Context, want fence.Taints, uid string) error {
+	patch, err := taintPatch(p.node, want, uid)
+	if err != nil || patch == nil {
+		return err
+	}
+	// The API server answers 422 to a patch whose test of resourceVersion fails.
+	err = p.writer.Patch(ctx, p.node.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+	switch {
+	case apierrors.IsInvalid(err):
+		return apierrors.NewConflict(corev1.Resource("nodes"), p.name, err)
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("patch taints of Node %s: %w", p.name, err)
+	}
+	p.log.Info("taints set", "node", p.name, "fence", uid, "quarantine", want.Quarantine, "out_of_service", want.OutOfService)
+	return nil
+}
+
+// deletePods deletes pods without grace. A pod of the same name with another UID stays.
+func (p *pass) deletePods(ctx context.Context, pods []fence.Pod) error {
+	var errs []error
+	for i := range pods {
+		pod := &pods[i]
+		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+		uid := types.UID(pod.UID)
+		err := p.writer.Delete(ctx, o, client.GracePeriodSeconds(0), client.Preconditions{UID: &uid})
+		switch {
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("delete pod %s/%s of Node %s: %w", pod.Namespace, pod.Name, p.name, err))
+		default:
+			p.log.Info("pod deleted", "node", p.name, "namespace", pod.Namespace, "pod", pod.Name, "uid", pod.UID)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// report writes events and log lines.
+func (p *pass) report(nf *nodefence.NodeFence, events []fence.Event) {
+	for _, e := range events {
+		level := slog.LevelInfo
+		if e.Warning {
+			level = slog.LevelWarn
+		}
+		p.log.Log(context.Background(), level, "fence", "node", p.name, "fence", nf.UID, "reason", e.Reason, "message", e.Message,
+			"dry_run", nf.State.DryRun)
+		if p.node != nil {
+			p.recorder.event(p.node, e.Warning, e.Reason, "Fence", e.Message)
+		} else {
+			p.recorder.event(nf, e.Warning, e.Reason, "Fence", e.Message)
+		}
+	}
+}
+
+// sweep removes the taints that the controller set for a fence that has ended or is gone.
+func (p *pass) sweep(ctx context.Context) error {
+	if p.node == nil || !marked(p.node) {
+		return nil
+	}
+	p.log.Warn("Node has taints of a fence that has ended or is gone; they are removed", "node", p.name)
+	return p.setTaints(ctx, fence.Taints{}, "")
+}
+
+// detect creates the NodeFence of a node that is dead. earlier is the finished fence of the node, nil if there is none.
+func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
+	if p.node == nil {
+		return nil
+	}
+	state, events := p.open(ctx, earlier)
+	if state == nil {
+		return nil
+	}
+	if earlier != nil {
+		if err := p.remove(ctx, earlier); err != nil {
+			return err
+		}
+	}
+	nf := newNodeFence(state)
+	if err := p.writer.Create(ctx, nf); err != nil {
+		return fmt.Errorf("create NodeFence %s: %w", nf.Name, err)
+	}
+	p.report(nf, events)
+	p.wake = time.Now()
+	return nil
+}
+
+// remove deletes a finished NodeFence, if it is still the one that was read.
+func (p *pass) remove(ctx context.Context, nf *nodefence.NodeFence) error {
+	err := p.writer.Delete(ctx, nf, client.Preconditions{UID: &nf.UID, ResourceVersion: &nf.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete NodeFence %s: %w", nf.Name, err)
+	}
+	p.log.Info("finished NodeFence deleted", "node", p.name, "fence", nf.UID, "result", nf.State.Result)
+	return nil
+}

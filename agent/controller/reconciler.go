@@ -1,0 +1,206 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/fence/plan"
+)
+
+const (
+	// passTimeout bounds one pass over a node.
+	passTimeout = 30 * time.Second
+	// longestWait is the time between two passes over a node with a fence, and over one that is not Ready: Leases are not
+	// watched.
+	longestWait = 10 * time.Second
+	// configWait is the time until a pass is repeated that came before the configuration.
+	configWait = time.Second
+	// firstConflictWait is the time until a pass is repeated whose write had a conflict. It doubles up to longestWait.
+	firstConflictWait = 50 * time.Millisecond
+)
+
+// reconciler fences nodes. A request is the name of a node.
+type reconciler struct {
+	cached   client.Reader // says which nodes are looked at
+	observer *observer
+	writer   client.Writer
+	config   *configuration
+	executor *executor
+	recorder recorder
+	log      *slog.Logger
+	// identity identifies this process, and ownNode the node that it runs on.
+	identity, ownNode string
+
+	// deciding is locked from the list of fences to the accepted write, so that two fences don't take one free slot.
+	deciding sync.Mutex
+	mu       sync.Mutex
+	nodes    map[string]*saved
+}
+
+// saved is the state of a fence that was saved last. It is locked during a pass over its node.
+type saved struct {
+	sync.Mutex
+	resourceVersion string
+	// conflicts counts those in a row.
+	conflicts int
+}
+
+// saved returns what is remembered of the fence of a node.
+func (r *reconciler) saved(node string) *saved {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.nodes[node]
+	if s == nil {
+		s = &saved{}
+		if r.nodes == nil {
+			r.nodes = make(map[string]*saved)
+		}
+		r.nodes[node] = s
+	}
+	return s
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	config, loaded := r.config.current()
+	if !loaded {
+		return reconcile.Result{RequeueAfter: configWait}, nil
+	}
+	look, wake, err := r.suspected(ctx, request.Name, &config)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !look {
+		r.observer.leases.forget(request.Name)
+		return after(wake), nil
+	}
+	s := r.saved(request.Name)
+	s.Lock()
+	defer s.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	p := &pass{reconciler: r, name: request.Name, config: &config, saved: s}
+	err = p.run(ctx)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		r.log.Debug("object changed since it was read; the node is read again", "node", request.Name, "error", err)
+		wait := min(firstConflictWait<<min(s.conflicts, 16), longestWait)
+		s.conflicts++
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	s.conflicts = 0
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return after(p.wake), nil
+}
+
+// after returns a result with which the node is looked at again at a time, never if it is zero.
+func after(wake time.Time) reconcile.Result {
+	if wake.IsZero() {
+		return reconcile.Result{}
+	}
+	return reconcile.Result{RequeueAfter: max(time.Until(wake), 10*time.Millisecond)}
+}
+
+// suspected reports whether a node must be read from the API server: it is not Ready and has a plan, has a fence that has
+// not ended, has taints of the controller, or has a fence that is old enough to be deleted. wake is when that changes
+// by itself.
+func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Config) (look bool, wake time.Time, err error) {
+	node, nf := &corev1.Node{}, &nodefence.NodeFence{}
+	found, err := r.get(ctx, name, node)
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	fenced, err := r.get(ctx, nodefence.ObjectName(name), nf)
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	if fenced {
+		expires := nf.State.FinishedAt.Add(config.HistoryTTL)
+		if !finished(nf) || !time.Now().Before(expires) {
+			return true, time.Time{}, nil
+		}
+		wake = expires
+	}
+	if !found {
+		return false, wake, nil
+	}
+	if marked(node) {
+		return true, time.Time{}, nil
+	}
+	if ready(node) {
+		return false, wake, nil
+	}
+	_, planned := config.Plans[name]
+	if !planned {
+		r.log.Debug("node is not Ready and has no plan; it is not fenced", "node", name)
+	}
+	return planned, wake, nil
+}
+
+// get reads an object from the cache.
+func (r *reconciler) get(ctx context.Context, name string, o client.Object) (found bool, err error) {
+	err = r.cached.Get(ctx, types.NamespacedName{Name: name}, o)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %T %s from the cache: %w", o, name, err)
+	}
+	return true, nil
+}
+
+// checkAct is the last check before a device switches off or on. It returns why the act must not be done. No Step of
+// the node is made while it reads.
+func (r *reconciler) checkAct(ctx context.Context, o *order) error {
+	s := r.saved(o.node)
+	s.Lock()
+	defer s.Unlock()
+	live := r.observer.live
+	nf, err := live.nodeFence(ctx, o.node)
+	switch {
+	case err != nil:
+		return err
+	case nf == nil || string(nf.UID) != o.fence:
+		return fmt.Errorf("NodeFence %s is gone", nodefence.ObjectName(o.node))
+	case nf.ResourceVersion != s.resourceVersion || nf.State.Intent == nil || nf.State.Intent.ID != o.intent.ID:
+		return fmt.Errorf("NodeFence %s was changed since the act was decided on", nf.Name)
+	}
+	node, err := live.node(ctx, o.node)
+	switch {
+	case err != nil:
+		return err
+	case node == nil || string(node.UID) != o.target.UID:
+		return fmt.Errorf("Node %s was deleted or replaced", o.node)
+	}
+	if o.intent.Action == fence.On {
+		if taintIndex(node, &outOfService) >= 0 {
+			return fmt.Errorf("Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
+		}
+		return nil
+	}
+	if ready(node) {
+		return fmt.Errorf("Node %s is Ready", o.node)
+	}
+	renewed, found, err := live.lease(ctx, o.node)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return fmt.Errorf("Node %s has no Lease", o.node)
+	case !renewed.Equal(o.lease):
+		return fmt.Errorf("Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/version"
+)
+
+const (
+	// leaseName is the name of the Lease of leader election.
+	leaseName = "evictd-controller"
+	// The times of leader election. At its loss the contexts of all acts end at once, and no act takes longer to end than
+	// leaseDuration - renewDeadline.
+	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
+	// stopTimeout bounds the wait for acts in flight after the leadership has ended.
+	stopTimeout = 4 * time.Second
+	// workers is the number of nodes that are looked at at the same time.
+	workers = 4
+	// The back-off of passes that fail.
+	firstPassBackoff, longestPassBackoff = 200 * time.Millisecond, 15 * time.Second
+)
+
+// Options are what a controller needs.
+type Options struct {
+	// Kubeconfig is a file; empty: the service account of the pod.
+	Kubeconfig string
+	// Namespace has the configuration and the Lease of leader election.
+	Namespace string
+	// MetricsAddress is where the metrics are served; "0": nowhere.
+	MetricsAddress string
+	// LeaderElect is false if no other controller can run.
+	LeaderElect bool
+	// Identity identifies the controller, such as the name of its pod.
+	Identity string
+	// NodeName is the node that the controller runs on, empty if it is none of the cluster. It is never fenced.
+	NodeName string
+	Log      *slog.Logger
+}
+
+// Run fences dead nodes until ctx ends. It returns an error if it loses the leadership: the process must then end, so
+// that nothing of it goes on.
+func Run(ctx context.Context, o *Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	logger := logr.FromSlogHandler(o.Log.Handler())
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+	config, err := restConfig(o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	suffix := make([]byte, 4)
+	rand.Read(suffix)
+	identity := o.Identity + "-" + hex.EncodeToString(suffix)
+	m, err := newManager(config, o, identity, logger)
+	if err != nil {
+		return err
+	}
+	if err := register(ctx, m, o, identity); err != nil {
+		return err
+	}
+	o.Log.Info("starting", "version", version.Of().String(), "namespace", o.Namespace, "identity", identity, "node", o.NodeName)
+	if err := m.Start(ctx); err != nil {
+		return fmt.Errorf("run controller: %w", err)
+	}
+	return nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	} else {
+		config, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("credentials for the API server: %w: set --kubeconfig, or run in a pod with a service account", err)
+	}
+	config.UserAgent = "evictd-controller/" + version.Of().Version
+	return config, nil
+}
+
+// newScheme returns the types that the controller reads and writes.
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(s); err != nil {
+		return nil, err
+	}
+	return s, nodefence.AddToScheme(s)
+}
+
+func newManager(config *rest.Config, o *Options, identity string, logger logr.Logger) (manager.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, fmt.Errorf("types of the API: %w", err)
+	}
+	options := manager.Options{
+		Scheme: scheme, Cache: cacheOptions(o.Namespace), Logger: logger,
+		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
+		HealthProbeBindAddress: "0",
+		LeaseDuration:          new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
+		// Acts have ended by then: executor.Start waits for them.
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       new(2 * stopTimeout),
+	}
+	if o.LeaderElect {
+		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, leaseName,
+			resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
+		if err != nil {
+			return nil, fmt.Errorf("lock of leader election: %w", err)
+		}
+		options.LeaderElection, options.LeaderElectionResourceLockInterface = true, lock
+	}
+	m, err := manager.New(config, options)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return m, nil
+}
+
+// register adds the controllers and the executor to the manager. Acts and readings end with ctx.
+func register(ctx context.Context, m manager.Manager, o *Options, identity string) error {
+	live := newLiveReader(m.GetAPIReader(), o.Namespace)
+	wake := make(chan event.TypedGenericEvent[string])
+	notify := func(ctx context.Context, node string) {
+		select {
+		case wake <- event.TypedGenericEvent[string]{Object: node}:
+		case <-ctx.Done():
+		}
+	}
+	numbers := newMetrics(m.GetCache())
+	if err := ctrlmetrics.Registry.Register(numbers); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	events := recorder{m.GetEventRecorder("evictd-controller")}
+	settings := &configuration{
+		cached: m.GetCache(), namespace: o.Namespace, recorder: events, metrics: numbers, log: o.Log,
+		changed: func(ctx context.Context) { wakeSuspected(ctx, m.GetCache(), notify) },
+	}
+	devices := newExecutor(ctx, numbers, o.Log)
+	devices.open, devices.done = live.open, func(node string) { notify(devices.ctx, node) }
+	r := &reconciler{
+		cached: m.GetCache(), writer: m.GetClient(), config: settings, executor: devices, recorder: events, log: o.Log,
+		observer: &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
+		identity: identity, ownNode: o.NodeName,
+	}
+	devices.check = r.checkAct
+	if err := m.Add(devices); err != nil {
+		return fmt.Errorf("add executor: %w", err)
+	}
+	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{whole}
+	})
+	// No configuration is one, too: fences that have begun go on with the plan that they have.
+	once := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(whole)
+		return nil
+	})
+	err := ctrl.NewControllerManagedBy(m).Named("configuration").
+		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one).WatchesRawSource(once).Complete(settings)
+	if err != nil {
+		return fmt.Errorf("watch configuration: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(m).Named("fence").
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
+		Watches(&nodefence.NodeFence{}, handler.EnqueueRequestsFromMapFunc(fencedNode)).
+		WatchesRawSource(source.Channel(wake, handler.TypedEnqueueRequestsFromMapFunc(namedNode))).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPassBackoff, longestPassBackoff),
+		}).Complete(r)
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	return nil
+}
+
+func fencedNode(ctx context.Context, o client.Object) []reconcile.Request {
+	f, ok := o.(*nodefence.NodeFence)
+	if !ok || f.Node == "" {
+		return nil
+	}
+	return namedNode(ctx, f.Node)
+}
+
+func namedNode(_ context.Context, name string) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
+}
+
+// wakeSuspected has the nodes looked at that are not Ready, after a change of the configuration.
+func wakeSuspected(ctx context.Context, cached client.Reader, notify func(context.Context, string)) {
+	nodes := &corev1.NodeList{}
+	if err := cached.List(ctx, nodes); err != nil {
+		return // the cache has not started; each node is looked at when it has
+	}
+	for i := range nodes.Items {
+		if !ready(&nodes.Items[i]) {
+			notify(ctx, nodes.Items[i].Name)
+		}
+	}
+}

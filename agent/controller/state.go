@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+// stateOf returns the state that a NodeFence has. They share no memory.
+func stateOf(f *nodefence.NodeFence) fence.State {
+	f = f.DeepCopy()
+	return fence.State{
+		UID: string(f.UID), Node: f.Node, Created: metav1.NewMicroTime(f.CreationTimestamp.Time),
+		Progress: f.Progress, Detail: f.State,
+	}
+}
+
+// withState returns a NodeFence with another state. Name, UID and resourceVersion stay, so that an update of it fails if
+// the object is not the one that the state was computed from.
+func withState(f *nodefence.NodeFence, s *fence.State) *nodefence.NodeFence {
+	next := f.DeepCopy()
+	next.Progress, next.State = s.Progress, s.Detail
+	return next.DeepCopy()
+}
+
+// newNodeFence returns the NodeFence of a new fence. The API server gives it its UID.
+func newNodeFence(s *fence.State) *nodefence.NodeFence {
+	f := &nodefence.NodeFence{
+		ObjectMeta: metav1.ObjectMeta{Name: nodefence.ObjectName(s.Node)},
+		Node:       s.Node, Progress: s.Progress, State: s.Detail,
+	}
+	return f.DeepCopy()
+}
+
+// finished reports whether a fence has ended.
+func finished(f *nodefence.NodeFence) bool { return !f.State.FinishedAt.IsZero() }
+
+// methodOf returns the method of an intent, nil if the plan does not have it.
+func methodOf(s *fence.State, i *fence.Intent) *fence.Method {
+	levels := s.Plan.PowerManagement
+	switch i.Step {
+	case fence.Isolation:
+		levels = s.Plan.Isolation
+	case fence.Recovery:
+		levels = s.Plan.Recovery
+	}
+	if int(i.Level) >= len(levels) || int(i.Index) >= len(levels[i.Level].Methods) {
+		return nil
+	}
+	m := &levels[i.Level].Methods[i.Index]
+	if m.Name != i.Method || m.Action != i.Action {
+		return nil
+	}
+	return m
+}
+
+// methodOfDevice returns a method of a device, nil if the plan has none. Methods of the power level in use come first.
+func methodOfDevice(s *fence.State, device string) *fence.Method {
+	var levels []fence.Level
+	if power := s.Plan.PowerManagement; int(s.Level) < len(power) {
+		levels = append(levels, power[s.Level])
+	}
+	for _, level := range slices.Concat(levels, s.Plan.PowerManagement, s.Plan.Isolation, s.Plan.Recovery) {
+		for i := range level.Methods {
+			if level.Methods[i].Device == device {
+				return &level.Methods[i]
+			}
+		}
+	}
+	return nil
+}
+
+// releasable reports whether the saved state has what a release of pods and volumes needs. The decision is that of
+// agent/fence; the controller checks it again because nothing else could undo a wrong release.
+func releasable(s *fence.State) bool {
+	return s.Phase == fence.Releasing && s.Proof != nil && !s.DryRun
+}

@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/evictd/evictd/agent/fence"
+)
+
+// agent is what is known of an agent: where it can be used, its parameters, and which device they name.
+type agent struct {
+	// steps are the steps whose lists may have the agent.
+	steps []fence.StepName
+	// parameters are those of the agent. A parameter that is not here is a mistake.
+	parameters []parameter
+	// device returns the identity of device and plug from normal values, empty if one of them is missing.
+	device func(values map[string]string) string
+}
+
+// parameter is a parameter of an agent.
+type parameter struct {
+	field
+	// required says that there must be a value in the ConfigMaps or Secrets of a method.
+	required bool
+	// value is the default.
+	value string
+	// secret says that the value is a secret, which is neither in a plan nor in a problem.
+	secret bool
+	// fromSecret says that the value may come from a Secret. Parameters that identify the device may not: two nodes
+	// with the same device could not be found.
+	fromSecret bool
+	// normal returns the normal form of a valid value. Its errors do not have the value; nil accepts all values.
+	normal func(value string) (string, error)
+}
+
+// agents are the agents that this release can execute.
+var agents = map[string]*agent{
+	"ipmi": {
+		steps: []fence.StepName{fence.PowerManagement},
+		parameters: []parameter{
+			{field: field{name: "ip", aliases: []string{"ipaddr"}}, required: true, normal: normalAddress},
+			{field: field{name: "ipport"}, value: "623", normal: normalPort},
+			{field: field{name: "username", aliases: []string{"login"}}, required: true, fromSecret: true},
+			{field: field{name: "password", aliases: []string{"passwd"}}, required: true, secret: true, fromSecret: true},
+		},
+		device: func(v map[string]string) string {
+			if v["ip"] == "" || v["ipport"] == "" {
+				return ""
+			}
+			return "ipmi://" + net.JoinHostPort(v["ip"], v["ipport"])
+		},
+	},
+}
+
+// planned are agents of the proposal that this release cannot execute.
+var planned = []string{"redfish", "cordon", "uncordon", "clean-pods", "watchdog"}
+
+var scriptName = regexp.MustCompile(`^fence_[a-z0-9_]+$`)
+
+// checkAgent returns why an agent can't be used, nil if it can.
+func checkAgent(name string) error {
+	switch {
+	case agents[name] != nil:
+		return nil
+	case scriptName.MatchString(name), slices.Contains(planned, name):
+		return fmt.Errorf("this release has no executor for %s", name)
+	}
+	return fmt.Errorf("is %s, which is not an agent", show(name))
+}
+
+// agentNames lists the agents for a remedy.
+func agentNames() string { return strings.Join(sortedKeys(agents), ", ") }
+
+// parameter returns a parameter by one of its names, nil if there is none.
+func (a *agent) parameter(key string) *parameter {
+	i := slices.IndexFunc(a.parameters, func(p parameter) bool { ok, _ := p.match(key); return ok })
+	if i < 0 {
+		return nil
+	}
+	return &a.parameters[i]
+}
+
+// check returns the normal form of a value.
+func (p *parameter) check(value string) (string, error) {
+	switch {
+	case value == "":
+		return "", errors.New("is empty")
+	case p.normal == nil:
+		return value, nil
+	}
+	return p.normal(value)
+}

@@ -1,0 +1,201 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/agent/fence"
+)
+
+// defaultPolicy is the policy of a cluster without cluster-fence-config.
+func defaultPolicy() fence.Policy {
+	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
+	return fence.Policy{
+		Percentage: 50, MaxConcurrent: 1, AppliesTo: fence.StatefulSets,
+		Timings: fence.Timings{
+			Grace: of(time.Minute), PowerDelay: of(5 * time.Minute), ProofTimeout: of(time.Minute), ProofInterval: of(5 * time.Second),
+			Settle: of(time.Minute), ReleaseTimeout: of(10 * time.Minute), UntaintDelay: of(5 * time.Second), ReturnTimeout: of(30 * time.Minute),
+			HealthyDelay: of(time.Minute), TotalTimeout: of(30 * time.Minute), Backoff: of(30 * time.Second), Retries: 3,
+		},
+	}
+}
+
+const (
+	defaultHistoryTTL = 24 * time.Hour
+	// shortGrace is the duration of a node's Lease: with a shorter grace, a few lost requests of a kubelet fence a node.
+	shortGrace = 40 * time.Second
+)
+
+// policyField is a key of cluster-fence-config.
+type policyField struct {
+	field
+	// set sets the value. Its error says what is right.
+	set func(value string) error
+}
+
+// number returns a function that sets a whole number with limits.
+func number(into *int32, least, most int32) func(string) error {
+	return func(value string) error {
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil || int32(n) < least || int32(n) > most {
+			return fmt.Errorf("write a number from %d to %d", least, most)
+		}
+		*into = int32(n)
+		return nil
+	}
+}
+
+// duration returns a function that sets a duration with limits.
+func duration(into *time.Duration, least, most time.Duration) func(string) error {
+	return func(value string) error {
+		d, err := parseDuration(value)
+		if err != nil || d < least || d > most {
+			return fmt.Errorf("write a duration from %s to %s, such as 90s or 1m30s", least, most)
+		}
+		*into = d
+		return nil
+	}
+}
+
+// oneOf returns a function that sets one of several values.
+func oneOf[T any](into *T, values map[string]T, remedy string) func(string) error {
+	return func(value string) error {
+		v, ok := values[value]
+		if !ok {
+			return errors.New(remedy)
+		}
+		*into = v
+		return nil
+	}
+}
+
+// fields returns the keys of cluster-fence-config, which set the policy.
+func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField {
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	t := &c.Timings
+	scopes := map[string]fence.Scope{"statefulsets": fence.StatefulSets, "volumes": fence.Volumes, "all": fence.All}
+	return []policyField{
+		{field{name: "mode"}, oneOf(&c.Enforce, map[string]bool{"enforce": true, "dry-run": false}, "write enforce or dry-run")},
+		{field{name: "percentage", misspelt: []string{"precentage"}}, number(&c.Percentage, 0, 100)},
+		{field{name: "max_concurrent"}, number(&c.MaxConcurrent, 1, 100)},
+		{field{name: "applies_to"}, oneOf(&c.AppliesTo, scopes, "write statefulsets, volumes or all")},
+		{field{name: "grace"}, duration(&t.Grace.Duration, time.Second, day)},
+		{field{name: "power_delay"}, duration(&t.PowerDelay.Duration, 0, day)},
+		{field{name: "proof_timeout"}, duration(&t.ProofTimeout.Duration, time.Second, day)},
+		{field{name: "proof_interval"}, duration(&t.ProofInterval.Duration, 5*time.Second, time.Hour)},
+		{field{name: "settle"}, duration(&t.Settle.Duration, time.Second, day)},
+		{field{name: "release_timeout"}, duration(&t.ReleaseTimeout.Duration, time.Second, day)},
+		{field{name: "untaint_delay"}, duration(&t.UntaintDelay.Duration, time.Second, day)},
+		{field{name: "return_timeout"}, duration(&t.ReturnTimeout.Duration, time.Second, day)},
+		{field{name: "healthy_delay"}, duration(&t.HealthyDelay.Duration, 0, day)},
+		{field{name: "total_timeout"}, duration(&t.TotalTimeout.Duration, time.Second, day)},
+		{field{name: "backoff"}, duration(&t.Backoff.Duration, time.Second, day)},
+		{field{name: "giveup_retries"}, number(&t.Retries, 0, 100)},
+		{field{name: "history_ttl"}, duration(ttl, 0, year)},
+		{field{name: "allow_plain_secrets"}, func(value string) (err error) {
+			p.allowPlain, err = parseSwitch(value)
+			return err
+		}},
+	}
+}
+
+// policyDocument returns cluster-fence-config, nil if there is none.
+func (p *parser) policyDocument() *document {
+	right, misspelt := p.maps[policyName], p.maps[misspeltPolicyName]
+	switch {
+	case right == nil && misspelt == nil:
+		return nil
+	case right == nil:
+		d := p.open(misspelt, configKey)
+		d.warn(0, "", "the name is misspelt", "name it "+policyName)
+		return d
+	}
+	d := p.open(right, configKey)
+	if misspelt != nil {
+		d.fail(0, "", "there is also a ConfigMap "+misspeltPolicyName, "delete that one")
+	}
+	return d
+}
+
+// policy reads cluster-fence-config. With a mistake in it, the policy is the default: dry run.
+func (p *parser) policy() (fence.Policy, time.Duration) {
+	c, ttl := defaultPolicy(), defaultHistoryTTL
+	d := p.policyDocument()
+	if d == nil {
+		return c, ttl
+	}
+	keys := p.policyFields(&c, &ttl)
+	known := make([]field, len(keys))
+	for i := range keys {
+		known[i] = keys[i].field
+	}
+	values := d.fields(known)
+	for _, k := range keys {
+		v, ok := values[k.name]
+		if !ok {
+			continue
+		}
+		if err := k.set(v.value); err != nil {
+			d.fail(v.line, v.key, "is "+show(v.value), err.Error())
+		}
+	}
+	t := &c.Timings
+	if t.ProofTimeout.Duration <= t.ProofInterval.Duration {
+		d.fail(values["proof_timeout"].line, "proof_timeout",
+			fmt.Sprintf("is %s, which is too short for two readings that are %s apart", t.ProofTimeout.Duration, t.ProofInterval.Duration),
+			"write a duration above proof_interval")
+	}
+	if t.TotalTimeout.Duration <= t.ProofTimeout.Duration {
+		d.fail(values["total_timeout"].line, "total_timeout", fmt.Sprintf("is %s, which is too short for one attempt", t.TotalTimeout.Duration),
+			fmt.Sprintf("write a duration above proof_timeout, which is %s", t.ProofTimeout.Duration))
+	}
+	if t.Grace.Duration < shortGrace {
+		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: a node that misses a few renewals of its Lease is fenced", t.Grace.Duration),
+			fmt.Sprintf("write at least %s", shortGrace))
+	}
+	if d.broken {
+		d.warn(0, "", "is not used: the default policy applies, in dry run", "correct the problems of this ConfigMap")
+		return defaultPolicy(), defaultHistoryTTL
+	}
+	return c, ttl
+}
+
+// warnPolicy reports what a policy means for the nodes that are configured.
+func (p *parser) warnPolicy(c fence.Policy, nodes int) {
+	if nodes == 0 {
+		return
+	}
+	warn := func(key, message, remedy string) {
+		p.problems = append(p.problems, Problem{Object: reference("ConfigMap", p.namespace, policyName), Key: key, Message: message, Remedy: remedy, Warning: true})
+	}
+	if p.maps[policyName] == nil && p.maps[misspeltPolicyName] == nil {
+		warn("", "there is none: the default policy applies, in dry run", "create it, with mode=enforce to fence nodes")
+	}
+	if nodes > 1 && nodes*int(c.Percentage)/100 == 0 {
+		warn("percentage", fmt.Sprintf("is %d, which allows no unhealthy node of %d: in a cluster of this size no node is fenced", c.Percentage, nodes),
+			fmt.Sprintf("write at least %d", (100+nodes-1)/nodes))
+	}
+}
+
+// parseDuration parses a Go duration, or a number of seconds.
+func parseDuration(value string) (time.Duration, error) {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, nil
+	}
+	return time.ParseDuration(value)
+}
+
+// parseSwitch parses a boolean as fence agents do.
+func parseSwitch(value string) (bool, error) {
+	switch fold(value) {
+	case "1", "yes", "on", "true":
+		return true, nil
+	case "0", "no", "off", "false":
+		return false, nil
+	}
+	return false, errors.New("write yes or no")
+}

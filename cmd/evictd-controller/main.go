@@ -1,0 +1,116 @@
+// Command evictd-controller fences dead nodes of a Kubernetes cluster: it switches their machines off, proves that they
+// are off, and only then releases their pods and volumes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/evictd/evictd/agent/controller"
+	"github.com/evictd/evictd/agent/version"
+)
+
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	o := controller.Options{NodeName: os.Getenv("NODE_NAME")}
+	flags := flag.NewFlagSet("evictd-controller", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { usage(flags) }
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-controller uses the service account of its pod")
+	flags.StringVar(&o.Namespace, "namespace", environment("POD_NAMESPACE", "evictd"), "read ConfigMaps and Secrets of namespace `NS` only; the default is the environment variable POD_NAMESPACE, or evictd")
+	flags.StringVar(&o.MetricsAddress, "metrics-address", ":9189", "serve the metrics at `ADDR`; 0 serves none")
+	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
+	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
+	level := slog.LevelInfo
+	flags.TextVar(&level, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
+	format := flags.String("log.format", "text", "log in `FORMAT`: text or json")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	problem := ""
+	switch {
+	case *showVersion:
+		fmt.Fprintln(stdout, "evictd-controller", version.Of())
+		return exitOK
+	case flags.NArg() > 0:
+		problem = fmt.Sprintf("unexpected argument %q; see evictd-controller --help", flags.Arg(0))
+	case !slices.Contains([]string{"text", "json"}, *format):
+		problem = fmt.Sprintf("--log.format is text or json, not %q", *format)
+	case o.Namespace == "":
+		problem = "no namespace: set --namespace or POD_NAMESPACE to the one of the ConfigMaps"
+	case o.Identity == "":
+		problem = "no identity: set --identity or POD_NAME to a name that no other controller has"
+	}
+	if problem != "" {
+		fmt.Fprintln(stderr, "evictd-controller:", problem)
+		return exitUsage
+	}
+	o.Log = newLog(stderr, *format, level)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := controller.Run(ctx, &o); err != nil {
+		o.Log.Error("stopped", "error", err)
+		return exitFailed
+	}
+	o.Log.Info("stopped")
+	return exitOK
+}
+
+// environment returns the value of an environment variable, another one if it is not set.
+func environment(name, other string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return other
+}
+
+// hostname returns the host's name, empty if it has none.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func usage(flags *flag.FlagSet) {
+	fmt.Fprint(flags.Output(), `evictd-controller fences dead nodes: it switches the machine of a node off whose Lease has
+stopped, reads from its power device that it is off, and only then releases its pods and
+volumes. It is configured by ConfigMaps and Secrets of its namespace, and is in dry run
+until cluster-fence-config says otherwise.
+
+  evictd-controller                                   in a pod
+  evictd-controller --kubeconfig FILE --namespace NS  outside of the cluster
+
+It never fences the node in the environment variable NODE_NAME, on which it runs itself.
+
+`)
+	flags.PrintDefaults()
+}

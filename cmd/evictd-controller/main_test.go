@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestFlags(t *testing.T) {
+	for _, tt := range []struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{[]string{"--version"}, exitOK, "evictd-controller ", ""},
+		{[]string{"--help"}, exitOK, "", "-leader-elect"},
+		{[]string{"now"}, exitUsage, "", `unexpected argument "now"`},
+		{[]string{"--log.format", "xml"}, exitUsage, "", `--log.format is text or json, not "xml"`},
+		{[]string{"--log.level", "loud"}, exitUsage, "", "log.level"},
+		{[]string{"--leader-elect=perhaps"}, exitUsage, "", "leader-elect"},
+		{[]string{"--namespace", ""}, exitUsage, "", "no namespace: set --namespace"},
+		{[]string{"--identity", ""}, exitUsage, "", "no identity: set --identity"},
+		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
+	} {
+		var stdout, stderr strings.Builder
+		if code := run(tt.args, &stdout, &stderr); code != tt.code {
+			t.Errorf("run(%q) = %d; want %d", tt.args, code, tt.code)
+		}
+		if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
+			t.Errorf("run(%q) wrote %q and %q; want %q and %q", tt.args, &stdout, &stderr, tt.stdout, tt.stderr)
+		}
+	}
+}
+
+// The defaults are those of the pod, if the controller runs in one.
+func TestDefaults(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "fencing")
+	t.Setenv("POD_NAME", "evictd-controller-0")
+	var stdout, stderr strings.Builder
+	run([]string{"--help"}, &stdout, &stderr)
+	for _, want := range []string{`(default "fencing")`, `(default "evictd-controller-0")`, `(default ":9189")`} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("help:\n%s\nwant %s", &stderr, want)
+		}
+	}
+}
