@@ -72,7 +72,7 @@ func (l *layer) checkSetting(name string, v property) {
 	switch name {
 	case "must_success":
 		if _, err := parseSwitch(v.value); err != nil {
-			l.doc.fail(v.line, v.key, err.Error(), "write yes or no")
+			l.doc.fail(v.line, v.key, "is "+show(v.value), err.Error())
 		}
 	case "identity":
 		if v.value != "uuid" && v.value != "none" {

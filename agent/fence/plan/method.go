@@ -148,6 +148,7 @@ func (p *parser) templateOf(d *document) *template {
 func (m *method) merge() {
 	m.parameters = map[string]string{}
 	first, second := m.template.layer, m.layer
+	broken := first.doc.broken || m.doc.broken
 	for i := range m.template.agent.parameters {
 		p := &m.template.agent.parameters[i]
 		value := cmp.Or(second.values[p.name].value, first.values[p.name].value, p.value)
@@ -158,7 +159,7 @@ func (m *method) merge() {
 			m.doc.fail(v.line, v.key, "is also in the Secret "+first.doc.name+" of the template", "move it to a Secret named "+m.doc.name)
 		case value != "":
 			m.parameters[p.name] = value
-		case secret || !p.required || first.doc.broken || m.doc.broken:
+		case secret || !p.required || broken:
 		case p.fromSecret:
 			m.doc.fail(0, p.name, "is missing", fmt.Sprintf("create a Secret named %s or %s with the key %s", first.doc.name, m.doc.name, p.name))
 		default:

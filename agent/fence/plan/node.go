@@ -31,7 +31,7 @@ type node struct {
 	doc    *document
 	broken bool
 	steps  map[fence.StepName][]fence.Level
-	// devices are the devices of the methods, with one method for each.
+	// devices are the devices of the methods, with the first method of each.
 	devices map[string]*method
 }
 
@@ -196,7 +196,7 @@ func (n *node) method(p *parser, l list, name string) (fence.Method, bool) {
 		return fence.Method{}, false
 	}
 	m.used = true
-	if device := m.device(); device != "" {
+	if device := m.device(); device != "" && n.devices[device] == nil {
 		n.devices[device] = m
 	}
 	action := m.actionOf(name)
