@@ -85,13 +85,31 @@ type Detail struct {
 	// Acts are the ended acts of this attempt.
 	// +listType=atomic
 	Acts []Act `json:"acts,omitempty"`
+	// IntentSeen is when the controller IntentSeenBy first found the intent without an executor: its own clock, because
+	// that of the controller which issued the intent may differ.
+	IntentSeen   metav1.MicroTime `json:"intentSeen,omitzero"`
+	IntentSeenBy string           `json:"intentSeenBy,omitempty"`
 	// LastAct is when the last act on a device ended, or the deadline of one whose outcome is unknown.
 	LastAct metav1.MicroTime `json:"lastAct,omitzero"`
+	// LateUntil is until when an act may still take effect: the last deadline and Settle.
+	LateUntil metav1.MicroTime `json:"lateUntil,omitzero"`
+	// LastOn is when a device was read on last.
+	LastOn metav1.MicroTime `json:"lastOn,omitzero"`
 	// Readings are the readings that can become part of the proof.
 	// +listType=atomic
 	Readings []Reading `json:"readings,omitempty"`
 	// Proof is why the machine is known to be off.
 	Proof *Proof `json:"proof,omitempty"`
+	// ConfirmOff is the value of the annotation evictd.io/confirm-off that was dealt with: each value counts once.
+	ConfirmOff string `json:"confirmOff,omitempty"`
+	// Untainted is when the Node was first seen without the out-of-service taint after the release.
+	Untainted metav1.MicroTime `json:"untainted,omitzero"`
+	// OnRepeats is how often the machine was switched on again.
+	OnRepeats int32 `json:"onRepeats,omitempty"`
+	// PowerAt is when Power-Management begins: PowerDelay after Isolation ended first.
+	PowerAt metav1.MicroTime `json:"powerAt,omitzero"`
+	// Resumed says that the one attempt after GaveUp, for a device that answers again, was begun.
+	Resumed bool `json:"resumed,omitempty"`
 	// Deadline is when the attempts end.
 	Deadline metav1.MicroTime `json:"deadline,omitzero"`
 	// NextAttempt is when the step begins again after an error.

@@ -1,0 +1,302 @@
+package fence
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// progress is how far the methods of a level are.
+type progress uint8
+
+const (
+	waiting progress = iota // for a reading, the gate or the outcome of an act
+	ended                   // all methods have ended
+	moved                   // the state changed: there is more to do at once
+)
+
+// levels returns the levels of the current step.
+func (s *State) levels() []Level {
+	switch s.Step {
+	case Isolation:
+		return s.Plan.Isolation
+	case PowerManagement:
+		return s.Plan.PowerManagement
+	}
+	return s.Plan.Recovery
+}
+
+// act returns the ended act of a method of the level in use, nil if there is none in this attempt.
+func (s *State) act(index int) *Act {
+	for i := range s.Acts {
+		if a := &s.Acts[i]; a.Attempt == s.Attempt && a.Step == s.Step && a.Level == s.Level && int(a.Index) == index {
+			return a
+		}
+	}
+	return nil
+}
+
+// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are run
+// whatever the ones before said, because only readings tell; others stop at the first that must succeed and did not.
+func (r *run) methods(action Action) progress {
+	s := r.s
+	levels := s.levels()
+	if int(s.Level) >= len(levels) {
+		return ended
+	}
+	for i, m := range levels[s.Level].Methods {
+		if action != "" && m.Action != action {
+			continue
+		}
+		a := s.act(i)
+		if a == nil {
+			return r.next(i, m, action)
+		}
+		if action == "" && m.MustSuccess && a.Outcome.Kind != Succeeded {
+			r.nextLevel(ReasonMethodFailed, fmt.Sprintf("%s by %s: %s: %s", m.Action, m.Name, a.Outcome.Kind, a.Outcome.Message))
+			return moved
+		}
+		if action == On && !r.verifiedOn(m, a) {
+			return waiting
+		}
+	}
+	return ended
+}
+
+// next issues the act of a method, or orders the reading that tells whether the device belongs to the node.
+func (r *run) next(index int, m Method, action Action) progress {
+	against := action == Off || r.s.Step == Isolation
+	if against && !r.mayAct() {
+		return waiting
+	}
+	match, known := r.identity(m)
+	switch {
+	case match == Yes:
+		r.issue(index, m)
+		if r.s.DryRun {
+			return moved
+		}
+		return waiting
+	case !known:
+		since := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
+		if r.now.Before(since) {
+			r.orders.Read = append(r.orders.Read, m.Device)
+			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
+			r.wake(since)
+			return waiting
+		}
+		r.skip(index, m, "its device did not tell the UUID of its machine; nothing was sent")
+	default:
+		r.skip(index, m, "its device is not known to belong to this node; nothing was sent")
+	}
+	if against {
+		r.nextLevel(ReasonActNotSent, fmt.Sprintf("level %d cannot act on the node's machine", r.s.Level+1))
+	}
+	return moved
+}
+
+// identity compares the machine of a method's device with the node, by a reading of this step. It is not known if the
+// device did not answer.
+func (r *run) identity(m Method) (match Match, known bool) {
+	if m.Identity == CheckNone {
+		return Yes, true
+	}
+	for _, x := range r.in.Readings {
+		if x.Device != m.Device || x.UUID == "" && x.Power != PowerOn && x.Power != PowerOff {
+			continue
+		}
+		if r.now.Sub(x.Started.Time) > r.timings().ProofTimeout.Duration {
+			continue
+		}
+		match, known = SameMachine(x.UUID, r.s.Target.SystemUUID), true
+		if match != Yes {
+			r.mismatch(x, match)
+			return match, true
+		}
+	}
+	return match, known
+}
+
+// mismatch reports that a device cannot be taken for one of the node.
+func (r *run) mismatch(x Reading, match Match) {
+	message := fmt.Sprintf("device %s reports UUID %q, the node's systemUUID is %q", x.Device, x.UUID, r.s.Target.SystemUUID)
+	if match == NotComparable {
+		r.set(ConditionIdentityMismatch, "NotComparable", message+
+			"; they cannot be compared: nothing is sent to it; set identity=none only if a drill has shown that it is the right one")
+		return
+	}
+	r.set(ConditionIdentityMismatch, "OtherMachine", message+": nothing is sent to it; correct the node's fence-method")
+}
+
+// begin starts an attempt of a step as soon as the node is dead and the gate is open.
+func (r *run) begin() bool {
+	s := r.s
+	if s.Step == Isolation && len(s.Plan.Isolation) == 0 {
+		r.beginPower("the plan has no isolation methods")
+		return true
+	}
+	if s.Attempt > 0 && !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) {
+		r.exhausted(ReasonNotProven, "the time for all attempts is over")
+		return true
+	}
+	if s.Step == PowerManagement && len(s.Plan.PowerManagement) == 0 {
+		r.giveUp(ReasonNoMethods, "the plan has no method that switches the node off")
+		return true
+	}
+	if !r.mayAct() {
+		return false
+	}
+	s.Attempt++
+	s.Level, s.Acts = 0, nil
+	if s.Deadline.IsZero() {
+		s.Deadline = metav1.NewMicroTime(r.now.Add(r.timings().TotalTimeout.Duration))
+	}
+	r.clear(ConditionIdentityMismatch)
+	r.to(s.Step, Running, "", normal(ReasonAttemptStarted, fmt.Sprintf("attempt %d of %s", s.Attempt, s.Step)))
+	return true
+}
+
+// isolate runs the isolation methods. Nothing is released by them: the machine must be off.
+func (r *run) isolate() bool {
+	s := r.s
+	if s.Status == Done {
+		if len(s.Plan.PowerManagement) == 0 {
+			return false
+		}
+		return r.awaitPower()
+	}
+	switch r.methods("") {
+	case moved:
+		return true
+	case ended:
+		r.isolationEnded()
+		r.to(Isolation, Done, "", normal(ReasonIsolated, "the isolation methods have ended; nothing is released by them"))
+		return true
+	}
+	return false
+}
+
+// awaitPower begins Power-Management when PowerDelay is over.
+func (r *run) awaitPower() bool {
+	if r.now.Before(r.s.PowerAt.Time) {
+		r.wake(r.s.PowerAt.Time)
+		return false
+	}
+	r.beginPower("the delay after isolation is over")
+	return true
+}
+
+func (r *run) beginPower(message string) {
+	s := r.s
+	s.Retries, s.Level, s.NextAttempt, s.Deadline = 0, 0, metav1.MicroTime{}, metav1.MicroTime{}
+	r.to(PowerManagement, New, "", normal(ReasonPowerDelayOver, message))
+}
+
+// isolationEnded begins PowerDelay at the first end of isolation.
+func (r *run) isolationEnded() {
+	if r.s.PowerAt.IsZero() {
+		r.s.PowerAt = metav1.NewMicroTime(r.now.Add(r.timings().PowerDelay.Duration))
+	}
+}
+
+// powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are read.
+func (r *run) powerOff() bool {
+	switch r.methods(Off) {
+	case moved:
+		return true
+	case ended:
+		r.to(PowerManagement, Running, Proving, normal(ReasonProving, "the power devices are read in sessions of their own"))
+		return true
+	}
+	return false
+}
+
+// nextLevel goes on with the alternative methods of the step, or to the next attempt.
+func (r *run) nextLevel(reason, message string) {
+	s := r.s
+	if int(s.Level)+1 >= len(s.levels()) {
+		r.fail(reason, message)
+		return
+	}
+	s.Level++
+	s.Proof = nil
+	r.to(s.Step, Running, "", warning(ReasonNextLevel, fmt.Sprintf("%s; level %d of %d follows", message, s.Level+1, len(s.levels()))))
+}
+
+// fail ends an attempt. The next follows after a back-off that doubles, within the total time.
+func (r *run) fail(reason, message string) {
+	s, t := r.s, r.timings()
+	if s.Step == Isolation {
+		r.isolationEnded()
+	}
+	next := r.now.Add(t.Backoff.Duration << min(s.Retries, 16))
+	if s.Resumed || s.Retries >= t.Retries || next.After(s.Deadline.Time) {
+		r.exhausted(reason, message)
+		return
+	}
+	s.Proof = nil
+	s.NextAttempt = metav1.NewMicroTime(next)
+	r.to(s.Step, Error, "", warning(reason, fmt.Sprintf("%s; next attempt at %s", message, next.UTC().Format(time.RFC3339))))
+}
+
+// exhausted ends the attempts of a step. Isolation that failed does not keep Power-Management from beginning.
+func (r *run) exhausted(reason, message string) {
+	s := r.s
+	if s.Step != Isolation || len(s.Plan.PowerManagement) == 0 {
+		r.giveUp(reason, message)
+		return
+	}
+	r.isolationEnded()
+	s.NextAttempt = metav1.MicroTime{}
+	r.to(Isolation, Error, "", warning(reason, message+"; Power-Management follows"))
+}
+
+// giveUp ends the attempts. The devices are still read.
+func (r *run) giveUp(reason, message string) {
+	s := r.s
+	s.Proof, s.NextAttempt = nil, metav1.MicroTime{}
+	s.Phase = ""
+	s.Status = Error
+	s.Since = metav1.NewMicroTime(r.now)
+	r.set(ConditionGaveUp, reason, message+"; nothing is released: switch the machine off and set the annotation "+
+		"evictd.io/confirm-off to the UID of the NodeFence, or repair its devices")
+}
+
+// again begins the step again.
+func (r *run) again(e Event) {
+	s := r.s
+	s.Retries++
+	s.Level, s.Acts, s.Proof, s.NextAttempt = 0, nil, nil, metav1.MicroTime{}
+	r.to(s.Step, New, "", e)
+}
+
+// afterError waits for the next attempt. The devices of Power-Management are read on: an act may take effect late.
+func (r *run) afterError() bool {
+	s := r.s
+	if s.Step == PowerManagement && r.readOn() {
+		return true
+	}
+	if s.Step == Isolation && len(s.Plan.PowerManagement) > 0 {
+		if !r.now.Before(s.PowerAt.Time) {
+			return r.awaitPower()
+		}
+		r.wake(s.PowerAt.Time)
+	}
+	if s.NextAttempt.IsZero() {
+		return false
+	}
+	if r.now.Before(s.NextAttempt.Time) {
+		r.wake(s.NextAttempt.Time)
+		return false
+	}
+	r.again(normal(ReasonRetrying, "the back-off is over"))
+	return true
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

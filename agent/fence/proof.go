@@ -1,0 +1,244 @@
+package fence
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// prove reads the devices until they prove that the machine is off, or ProofTimeout is over.
+func (r *run) prove() bool {
+	s := r.s
+	if proof := r.offTwice(); proof != nil {
+		r.offProven(proof)
+		return true
+	}
+	t := r.timings()
+	timeout := t.ProofTimeout.Duration
+	begun := latest(s.Since.Time, s.LastAct.Time)
+	all := s.DryRun
+	for _, d := range s.powerDevices() {
+		last := s.last(d)
+		all = all && last != nil && last.Started.After(s.Since.Time)
+		if s.away(d) {
+			timeout = t.ProofTimeout.Duration + t.Settle.Duration
+		}
+	}
+	if over := begun.Add(timeout); r.now.Before(over) && !all {
+		r.wake(over)
+		r.read(s.powerDevices(), s.LastAct.Time, t.ProofInterval.Duration)
+		return false
+	}
+	if s.DryRun {
+		r.wouldRelease("nothing was switched off; " + s.powers())
+		return true
+	}
+	r.nextLevel(ReasonNotProven, "the machine is not proven off ("+s.powers()+")")
+	return true
+}
+
+// readOn reads the devices between the attempts, and after they ended. Off proves as it does after an act. One attempt
+// follows when a device answers again.
+func (r *run) readOn() bool {
+	s, t := r.s, r.timings()
+	if proof := r.offTwice(); proof != nil {
+		r.offProven(proof)
+		return true
+	}
+	interval := t.ProofInterval.Duration
+	if s.is(ConditionGaveUp) {
+		interval = t.Settle.Duration
+		if len(r.back) > 0 && !s.Resumed && len(r.on) > 0 {
+			s.Resumed, s.Deadline = true, metav1.MicroTime{}
+			r.clear(ConditionGaveUp)
+			r.again(normal(ReasonDeviceAnswersAgain, fmt.Sprintf("device %s answers again; one more attempt follows", r.back[0])))
+			return true
+		}
+	}
+	r.read(s.powerDevices(), s.LastAct.Time, interval)
+	return false
+}
+
+func (r *run) offProven(readings []Reading) {
+	s := r.s
+	if s.DryRun {
+		r.wouldRelease("the machine is off")
+		return
+	}
+	s.Proof = &Proof{How: ByReadings, Readings: readings, LeaseRenewed: microTime(r.in.Lease.Renewed), At: metav1.NewMicroTime(r.now)}
+	s.NextAttempt = metav1.MicroTime{}
+	r.clear(ConditionGaveUp, ConditionProofLost)
+	r.to(PowerManagement, Running, OffProven, normal(ReasonOffProven, "two readings of each device prove that the machine is off"))
+}
+
+// wouldRelease ends a dry run: what would follow needs a machine that is off.
+func (r *run) wouldRelease(message string) {
+	l := r.in.Load
+	r.to(PowerManagement, Done, "", normal(ReasonWouldRelease, fmt.Sprintf(
+		"dry run: after the proof that the machine is off, would release %d pods and %d volume attachments; %s",
+		len(l.evicted()), len(l.detached()), message)))
+}
+
+// verify reads the devices once more before the release.
+func (r *run) verify() bool {
+	s, t := r.s, r.timings()
+	devices := s.powerDevices()
+	complete := r.leaseAsProven()
+	for _, d := range devices {
+		last := s.last(d)
+		needed := s.Proof.How == Confirmed || s.Proof.has(d)
+		if needed && (last == nil || !last.Started.After(s.Proof.At.Time) || s.Proof.How == ByReadings && last.Power != PowerOff) {
+			complete = false
+		}
+	}
+	if complete {
+		r.to(PowerManagement, Running, Releasing, normal(ReasonReleasing, "the node gets the out-of-service taint: its pods and volumes are released"))
+		return true
+	}
+	if s.Proof.How == ByReadings {
+		over := s.Since.Add(t.ProofTimeout.Duration)
+		if !r.now.Before(over) {
+			r.fail(ReasonNotProven, "the readings of the proof could not be confirmed ("+s.powers()+")")
+			return true
+		}
+		r.wake(over)
+	}
+	r.read(devices, s.Proof.At.Time, t.ProofInterval.Duration)
+	return false
+}
+
+// leaseAsProven reports whether the Lease is known not to have been renewed since the proof.
+func (r *run) leaseAsProven() bool {
+	l, proven := r.in.Lease, r.s.Proof.LeaseRenewed
+	if !l.Known {
+		return false
+	}
+	if !l.Found {
+		return proven.IsZero()
+	}
+	return microTime(l.Renewed).Time.Equal(proven.Time)
+}
+
+// has reports whether a device is part of the proof.
+func (p *Proof) has(device string) bool {
+	for _, x := range p.Readings {
+		if x.Device == device {
+			return true
+		}
+	}
+	return false
+}
+
+// begun returns when the first reading of the proof began.
+func (p *Proof) begun() time.Time {
+	begun := p.At.Time
+	for _, x := range p.Readings {
+		if x.Started.Time.Before(begun) {
+			begun = x.Started.Time
+		}
+	}
+	return begun
+}
+
+// contradicted takes the proof back if a device reads on, or the node shows that it runs, before the release has ended.
+func (r *run) contradicted() bool {
+	s, n, l := r.s, r.in.Node, r.in.Lease
+	if s.Proof == nil || s.Phase != OffProven && s.Phase != Releasing {
+		return false
+	}
+	for _, x := range r.on {
+		if x.Ended.After(s.Proof.begun()) {
+			r.proofLost("device " + x.Device + " reads on")
+			return true
+		}
+	}
+	renewed := l.Known && l.Found && !microTime(l.Renewed).Time.Equal(s.Proof.LeaseRenewed.Time)
+	switch {
+	case n.Ready != ReadyTrue && !renewed:
+		return false
+	case r.rebooted():
+		r.proofLost("the node is back with a new boot ID")
+	default:
+		r.stop("the node is Ready or renewed its Lease after the proof, with the boot ID that it had before")
+	}
+	return true
+}
+
+// rebooted reports whether the node certainly has another boot ID than the target.
+func (r *run) rebooted() bool {
+	was, is := r.s.Target.BootID, r.in.Node.BootID
+	return was != "" && is != "" && was != is
+}
+
+// proofLost takes the proof back. A new attempt follows.
+func (r *run) proofLost(message string) {
+	s := r.s
+	s.Proof = nil
+	r.clear(ConditionReleaseStuck)
+	message += ": the proof is void, the out-of-service taint is removed"
+	r.set(ConditionProofLost, ReasonProofVoid, message)
+	if s.Resumed || s.Retries >= r.timings().Retries || !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) {
+		r.giveUp(ReasonProofVoid, message)
+		return
+	}
+	r.again(normal(ReasonRetrying, "a new attempt follows"))
+}
+
+// stop ends all acts and the release: another machine may have been switched off. A person decides.
+func (r *run) stop(message string) {
+	s := r.s
+	if s.Phase != Released {
+		s.Proof, s.NextAttempt = nil, metav1.MicroTime{}
+		r.clear(ConditionReleaseStuck)
+		s.Status, s.Phase, s.Since = Error, "", metav1.NewMicroTime(r.now)
+	}
+	r.set(ConditionVerificationFailed, "SameBootID", message+": another machine may have been switched off; "+
+		"check the devices of the fence-method; the quarantine stays")
+}
+
+// confirm takes the word of a person that the machine is off. Each value of the annotation counts once: after a proof was
+// lost it must be removed and set again.
+func (r *run) confirm() bool {
+	s, v := r.s, r.in.Node.ConfirmOff
+	if v == s.ConfirmOff || s.Intent != nil {
+		return false
+	}
+	if v == s.UID && v != "" && r.confirmable() {
+		if r.in.Node.Ready != ReadyTrue {
+			if l := r.in.Lease; !l.Known || l.Found && !stale(l, r.timings(), r.now) {
+				r.dead() // reports what is waited for
+				return false
+			}
+		}
+		return r.confirmed()
+	}
+	s.ConfirmOff = v
+	if v != "" && v != s.UID {
+		r.note(warning(ReasonConfirmOffIgnored, fmt.Sprintf(
+			"the annotation evictd.io/confirm-off has %q, the UID of this fence is %q; set it to that", v, s.UID)))
+	}
+	return false
+}
+
+// confirmable reports whether the fence is before its release.
+func (r *run) confirmable() bool {
+	return !r.s.DryRun && r.s.Step != Recovery && r.s.Phase != Releasing && r.s.Phase != Released
+}
+
+func (r *run) confirmed() bool {
+	s := r.s
+	s.ConfirmOff = r.in.Node.ConfirmOff
+	if r.in.Node.Ready == ReadyTrue {
+		r.note(warning(ReasonConfirmOffIgnored, "the node is Ready; its machine is not off"))
+		return false
+	}
+	s.Proof = &Proof{How: Confirmed, At: metav1.NewMicroTime(r.now)}
+	if r.in.Lease.Found {
+		s.Proof.LeaseRenewed = microTime(r.in.Lease.Renewed)
+	}
+	s.NextAttempt = metav1.MicroTime{}
+	r.clear(ConditionGaveUp, ConditionProofLost, ConditionVerificationFailed, ConditionStormHold, ConditionWaiting)
+	r.to(PowerManagement, Running, OffProven, warning(ReasonConfirmedOff, "a person confirmed that the machine is off"))
+	return true
+}

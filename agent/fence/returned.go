@@ -1,0 +1,129 @@
+package fence
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// returned ends the quarantine of a node that is Ready with a new boot ID after the release. With the old one, its machine
+// never was off: a person decides.
+func (r *run) returned() bool {
+	s := r.s
+	r.healthy()
+	if !r.rebooted() {
+		r.stop("the node is Ready after the proof, with the boot ID that it had before (" + r.in.Node.BootID + ")")
+		return false
+	}
+	return r.recoverAt(s.HealthySince.Add(r.timings().HealthyDelay.Duration))
+}
+
+// nodeAlive deals with a node that is Ready again before it was proven off. An act may still take effect late: until
+// then it stays in quarantine.
+func (r *run) nodeAlive() bool {
+	s := r.s
+	voided := s.is(ConditionVerificationFailed) || s.is(ConditionProofLost)
+	if !s.acted() && !voided {
+		r.recovered(s.Step, "the node is Ready again; nothing was done to it")
+		return true
+	}
+	if s.HealthySince.IsZero() {
+		r.note(warning(ReasonNodeReadyUnproven, "the node is Ready again after an act; it stays in quarantine until "+
+			s.LateUntil.UTC().Format(time.RFC3339)))
+	}
+	r.healthy()
+	switch {
+	case voided && !r.rebooted():
+		if !s.is(ConditionVerificationFailed) {
+			r.stop("the node is Ready after it was proven off, with the boot ID that it had before")
+		}
+		return false
+	case voided:
+		return r.recoverAt(latest(s.HealthySince.Add(r.timings().HealthyDelay.Duration), s.LateUntil.Time))
+	case s.Step == Isolation && s.Status == Done:
+		return r.recoverAt(r.now)
+	case r.now.Before(s.LateUntil.Time):
+		r.wake(s.LateUntil.Time)
+		return false
+	}
+	return r.lateOff()
+}
+
+// lateOff reads the devices after the time in which an act can take effect late. Off means that it did.
+func (r *run) lateOff() bool {
+	s := r.s
+	after := latest(s.LateUntil.Time, s.HealthySince.Time)
+	off, complete := "", true
+	for _, d := range s.powerDevices() {
+		last := s.last(d)
+		switch {
+		case last == nil || !last.Started.After(after):
+			complete = false
+		case last.Power == PowerOff:
+			off = d
+		}
+	}
+	if complete && off == "" {
+		r.clear(ConditionWaiting)
+		return r.recoverAt(r.now)
+	}
+	if off != "" {
+		r.set(ConditionWaiting, "DeviceReadsOff", fmt.Sprintf(
+			"the node is Ready but device %s reads off; it stays in quarantine: check whether the device is the node's", off))
+	}
+	r.read(s.powerDevices(), after, r.timings().ProofInterval.Duration)
+	return false
+}
+
+// healthy notes since when the node is Ready.
+func (r *run) healthy() {
+	if r.s.HealthySince.IsZero() {
+		r.s.HealthySince = metav1.NewMicroTime(r.now)
+	}
+}
+
+// recoverAt begins Recovery at t.
+func (r *run) recoverAt(t time.Time) bool {
+	s := r.s
+	if r.now.Before(t) {
+		r.wake(t)
+		return false
+	}
+	s.Retries, s.Level, s.Acts = 0, 0, nil
+	s.Deadline, s.NextAttempt = metav1.MicroTime{}, metav1.MicroTime{}
+	r.clear(ConditionNodeDidNotReturn, ConditionGaveUp, ConditionVerificationFailed, ConditionProofLost, ConditionStormHold,
+		ConditionWaiting)
+	r.to(Recovery, New, s.Phase, normal(ReasonNodeReturned, "the node is Ready again, with the boot ID "+r.in.Node.BootID))
+	return true
+}
+
+// recover runs the methods of Recovery, and then ends the fence.
+func (r *run) recover() bool {
+	s := r.s
+	switch s.Status {
+	case New:
+		if len(s.Plan.Recovery) == 0 {
+			r.recovered(Recovery, "the quarantine is over")
+			return false
+		}
+		s.Attempt++
+		s.Level, s.Acts = 0, nil
+		if s.Deadline.IsZero() {
+			s.Deadline = metav1.NewMicroTime(r.now.Add(r.timings().TotalTimeout.Duration))
+		}
+		r.to(Recovery, Running, s.Phase, normal(ReasonAttemptStarted, fmt.Sprintf("attempt %d of %s", s.Attempt, s.Step)))
+		return true
+	case Running:
+		switch r.methods("") {
+		case moved:
+			return true
+		case ended:
+			r.recovered(Recovery, "the recovery methods have ended; the quarantine is over")
+		}
+		return false
+	case Error:
+		return r.afterError()
+	}
+	return false
+}
