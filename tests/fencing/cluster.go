@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -157,11 +158,18 @@ func (c *Cluster) report(err error) {
 	c.problems = append(c.problems, time.Now().Format("15:04:05.000 ")+err.Error())
 }
 
-// Problems returns the last errors of the stand-ins.
-func (c *Cluster) Problems() string {
+// Report returns all that may explain a failure: events, NodeFences, errors of the stand-ins, and the ends of the logs.
+func (c *Cluster) Report() string {
+	events, err := c.Timeline.Events()
+	var start time.Time
+	if len(events) > 0 {
+		start = events[0].At
+	}
+	fences, err2 := c.Admin.Request(context.Background(), http.MethodGet, fencePath, "", nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(c.problems[max(0, len(c.problems)-20):], "\n")
+	return fmt.Sprintf("events:\n%s\nNodeFences:\n%s\nerrors: %v\nstand-ins:\n%s\n%s", Print(events, start), fences, errors.Join(err, err2),
+		strings.Join(c.problems[max(0, len(c.problems)-20):], "\n"), c.LogTails())
 }
 
 // awaitTimeout bounds each wait.

@@ -1,7 +1,6 @@
 package fencing
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -20,8 +19,7 @@ func start(t *testing.T) *Cluster {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("events:\n%s", printAll(c))
-			t.Logf("stand-ins:\n%s\n%s", c.Problems(), c.LogTails())
+			t.Log(c.Report())
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -103,12 +101,4 @@ func TestViolations(t *testing.T) {
 	if err := c.poll(t.Context(), "a conflict", func() (bool, error) { return len(c.Storage.Conflicts()) == 2, nil }); err != nil {
 		t.Errorf("Conflicts() = %q; want those of the pod and the volume", c.Storage.Conflicts())
 	}
-}
-
-func printAll(c *Cluster) string {
-	events, err := c.Timeline.Events()
-	if err != nil || len(events) == 0 {
-		return fmt.Sprint(err)
-	}
-	return Print(events, events[0].At)
 }
