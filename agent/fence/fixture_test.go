@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ const (
 	never    = time.Duration(-1)
 )
 
-func micro(t time.Time) metav1.MicroTime        { return metav1.NewMicroTime(t) }
+func micro(t time.Time) metav1.MicroTime       { return metav1.NewMicroTime(t) }
 func duration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 
 // level returns a level with an off of each device, and with on an on of each.
@@ -107,6 +108,8 @@ type simulation struct {
 	taints    Taints
 	log       []string
 
+	// done ends the simulation early.
+	done func() bool
 	// check is called after each step.
 	check func(in Inputs, o Orders)
 }
@@ -154,7 +157,7 @@ func (s *simulation) run() []string {
 		for _, q := range s.queue {
 			next = min(next, max(q.at, s.at))
 		}
-		if next > s.until {
+		if next > s.until || s.done != nil && s.done() {
 			break
 		}
 		s.at = next
@@ -175,7 +178,6 @@ func (s *simulation) happen() {
 }
 
 func (s *simulation) step() time.Time {
-	s.t.Helper()
 	if s.leaseRuns {
 		renewed := begin.Add(s.at.Truncate(10 * time.Second))
 		if renewed.After(s.lease.Renewed) {
@@ -183,13 +185,11 @@ func (s *simulation) step() time.Time {
 		}
 	}
 	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Outcomes: s.outcomes, Readings: s.readings, InFlight: s.inFlight,
-		Executor: fmt.Sprintf("c%d", s.executor), Gate: s.gate}
+		Executor: "c" + strconv.Itoa(s.executor), Gate: s.gate}
 	in.Node.Quarantined, in.Node.OutOfService = s.taints.Quarantine, s.taints.OutOfService
 	s.outcomes, s.readings = nil, nil
-	before := s.state
 	var o Orders
 	s.state, o = Step(s.state, in, s.now())
-	_ = before
 	if !s.noJSON {
 		s.roundTrip()
 	}
@@ -227,7 +227,6 @@ func (s *simulation) restart() {
 }
 
 func (s *simulation) carryOut(o Orders) {
-	s.t.Helper()
 	if o.Act != nil {
 		s.act(*o.Act)
 	}
@@ -307,8 +306,8 @@ func (s *simulation) read(name string) {
 	s.reading[name] = true
 	d := s.devices[name]
 	started, executor := s.now(), s.executor
-	took := d.read
-	if !d.answersAt(s.at) {
+	took, answers := d.read, d.answersAt(s.at)
+	if !answers {
 		took = 10 * time.Second
 	}
 	s.after(took, func() {
@@ -317,7 +316,7 @@ func (s *simulation) read(name string) {
 		}
 		delete(s.reading, name)
 		x := Reading{Device: name, Power: PowerUnknown, Error: "no answer", Started: micro(started), Ended: micro(s.now())}
-		if d.answersAt(s.at) {
+		if answers {
 			x.Power, x.UUID, x.Error = PowerOff, d.uuid, ""
 			if d.on && !d.lies {
 				x.Power = PowerOn
@@ -348,6 +347,9 @@ func (s *simulation) note(o Orders, words ...string) {
 	}
 	if o.Taints.Quarantine != s.taints.Quarantine {
 		words = append(words, fmt.Sprintf("quarantine=%v", o.Taints.Quarantine))
+	}
+	if s.taints != o.Taints {
+		s.after(100*time.Millisecond, func() {}) // the Node changes: the controller calls Step
 	}
 	s.taints = o.Taints
 	if len(words) > 0 {

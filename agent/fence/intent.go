@@ -13,7 +13,8 @@ import (
 const defaultDeadline = time.Minute
 
 // takeOutcomes records the outcome of the intent. An intent that is neither in flight nor has an outcome may still be
-// executed by a controller that lost the leadership: it is waited for until its deadline, and then its outcome is unknown.
+// executed by a controller that lost the leadership: it is waited for until its deadline, and then its outcome is
+// unknown.
 func (r *run) takeOutcomes() {
 	s := r.s
 	for _, o := range r.in.Outcomes {

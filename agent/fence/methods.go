@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +38,9 @@ func (s *State) act(index int) *Act {
 	return nil
 }
 
-// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are run
-// whatever the ones before said, because only readings tell; others stop at the first that must succeed and did not.
+// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are
+// run whatever the ones before said, because only readings tell; others stop at the first that must succeed and did
+// not.
 func (r *run) methods(action Action) progress {
 	s := r.s
 	levels := s.levels()
@@ -80,10 +82,10 @@ func (r *run) next(index int, m Method, action Action) progress {
 		return waiting
 	case !known:
 		since := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
-		if r.now.Before(since) {
+		unanswered := slices.ContainsFunc(r.in.Readings, func(x Reading) bool { return x.Device == m.Device })
+		if !unanswered || r.now.Before(since) {
 			r.orders.Read = append(r.orders.Read, m.Device)
 			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
-			r.wake(since)
 			return waiting
 		}
 		r.skip(index, m, "its device did not tell the UUID of its machine; nothing was sent")
@@ -200,7 +202,8 @@ func (r *run) isolationEnded() {
 	}
 }
 
-// powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are read.
+// powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are
+// read.
 func (r *run) powerOff() bool {
 	switch r.methods(Off) {
 	case moved:

@@ -21,12 +21,15 @@ func (r *run) prove() bool {
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
 		all = all && last != nil && last.Started.After(s.Since.Time)
-		if s.away(d) {
+		if last != nil && last.Power == PowerOff && s.away(d) {
 			timeout = t.ProofTimeout.Duration + t.Settle.Duration
 		}
 	}
-	if over := begun.Add(timeout); r.now.Before(over) && !all {
-		r.wake(over)
+	// While the node is not certainly dead, no act may follow: the readings go on.
+	if over := begun.Add(timeout); !r.dead() || r.now.Before(over) && !all {
+		if r.now.Before(over) {
+			r.wake(over)
+		}
 		r.read(s.powerDevices(), s.LastAct.Time, t.ProofInterval.Duration)
 		return false
 	}
@@ -85,6 +88,9 @@ func (r *run) verify() bool {
 	s, t := r.s, r.timings()
 	devices := s.powerDevices()
 	complete := r.leaseAsProven()
+	if !complete {
+		r.dead() // reports what is waited for
+	}
 	for _, d := range devices {
 		last := s.last(d)
 		needed := s.Proof.How == Confirmed || s.Proof.has(d)
@@ -197,8 +203,8 @@ func (r *run) stop(message string) {
 		"check the devices of the fence-method; the quarantine stays")
 }
 
-// confirm takes the word of a person that the machine is off. Each value of the annotation counts once: after a proof was
-// lost it must be removed and set again.
+// confirm takes the word of a person that the machine is off. Each value of the annotation counts once: after a proof
+// was lost it must be removed and set again.
 func (r *run) confirm() bool {
 	s, v := r.s, r.in.Node.ConfirmOff
 	if v == s.ConfirmOff || s.Intent != nil {

@@ -60,7 +60,10 @@ func (r *run) takeReading(x Reading) {
 	}
 	// A reading that began before the last act ended, or before a device was read on, tells nothing about the time after.
 	last := s.last(x.Device)
-	if !x.Started.After(s.LastAct.Time) || !x.Started.After(s.LastOn.Time) || last != nil && !x.Started.After(last.Started.Time) {
+	switch {
+	case !x.Started.After(s.LastAct.Time), last != nil && !x.Started.After(last.Started.Time):
+		return
+	case x.Power == PowerOff && !x.Started.After(s.LastOn.Time):
 		return
 	}
 	if last != nil && last.Power == PowerUnknown && x.Power != PowerUnknown {
@@ -175,7 +178,8 @@ func (s *State) away(device string) bool {
 	return false
 }
 
-// read orders a reading of each device that has none after the time, and of each whose last one is as old as the interval.
+// read orders a reading of each device that has none after the time, and of each whose last one is as old as the
+// interval.
 func (r *run) read(devices []string, after time.Time, interval time.Duration) {
 	if !r.now.After(after) {
 		r.wake(after.Add(minWake))
@@ -194,11 +198,12 @@ func (r *run) read(devices []string, after time.Time, interval time.Duration) {
 	}
 }
 
-// offTwice returns two readings off of each device of a level in use, ProofInterval apart, during which the Lease did not
-// change; nil if there is no such level, or a device of the node was read on since.
+// offTwice returns two readings off of each device of a level in use, ProofInterval apart, during which the Lease did
+// not change; nil if there is no such level, or a device of the node was read on since.
 func (r *run) offTwice() []Reading {
 	s, l := r.s, r.in.Lease
-	if r.in.Node.Ready == ReadyTrue || !l.Known || !l.Found || l.UnchangedSince.IsZero() {
+	// Between two renewals the Lease of a node that runs does not change either: it must be unchanged for Grace.
+	if r.in.Node.Ready == ReadyTrue || !stale(l, r.timings(), r.now) {
 		return nil
 	}
 	for _, x := range s.Readings {

@@ -102,6 +102,7 @@ func (r *run) switchOn() bool {
 	s := r.s
 	if r.in.Node.OutOfService {
 		s.Untainted = metav1.MicroTime{}
+		r.wake(r.now.Add(r.timings().UntaintDelay.Duration))
 		return false
 	}
 	if s.Untainted.IsZero() {
@@ -110,6 +111,9 @@ func (r *run) switchOn() bool {
 	if at := s.Untainted.Add(r.timings().UntaintDelay.Duration); r.now.Before(at) {
 		r.wake(at)
 		return false
+	}
+	if s.OnRepeats == 0 {
+		s.Deadline = metav1.NewMicroTime(r.now.Add(r.timings().ReturnTimeout.Duration))
 	}
 	if len(r.onDevices()) == 0 {
 		s.Result = Fenced
@@ -189,11 +193,11 @@ func (r *run) repeatOn() {
 // awaitReturn waits for the node until ReturnTimeout. A device that reads off is switched on again.
 func (r *run) awaitReturn() bool {
 	s, t := r.s, r.timings()
-	if r.offAfterOn(2) && r.leaseAsProven() && r.in.Node.Ready != ReadyTrue {
+	over := s.Deadline.Time // repeated acts do not move it
+	if r.now.Before(over) && r.offAfterOn(2) && r.leaseAsProven() && r.in.Node.Ready != ReadyTrue {
 		r.repeatOn()
 		return true
 	}
-	over := s.Since.Add(t.ReturnTimeout.Duration)
 	if !r.now.Before(over) {
 		s.Status = Error
 		r.set(ConditionNodeDidNotReturn, "Timeout", "the node is not Ready after "+t.ReturnTimeout.Duration.String()+

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// returned ends the quarantine of a node that is Ready with a new boot ID after the release. With the old one, its machine
-// never was off: a person decides.
+// returned ends the quarantine of a node that is Ready with a new boot ID after the release. With the old one, its
+// machine never was off: a person decides.
 func (r *run) returned() bool {
 	s := r.s
 	r.healthy()
@@ -43,28 +43,27 @@ func (r *run) nodeAlive() bool {
 		return r.recoverAt(latest(s.HealthySince.Add(r.timings().HealthyDelay.Duration), s.LateUntil.Time))
 	case s.Step == Isolation && s.Status == Done:
 		return r.recoverAt(r.now)
-	case r.now.Before(s.LateUntil.Time):
-		r.wake(s.LateUntil.Time)
-		return false
 	}
 	return r.lateOff()
 }
 
-// lateOff reads the devices after the time in which an act can take effect late. Off means that it did.
+// lateOff reads the devices after the time in which an act can take effect late. If none is on and one is off, it did.
 func (r *run) lateOff() bool {
 	s := r.s
 	after := latest(s.LateUntil.Time, s.HealthySince.Time)
-	off, complete := "", true
+	on, off, complete := false, "", true
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
 		switch {
 		case last == nil || !last.Started.After(after):
 			complete = false
+		case last.Power == PowerOn:
+			on = true
 		case last.Power == PowerOff:
 			off = d
 		}
 	}
-	if complete && off == "" {
+	if on || complete && off == "" {
 		r.clear(ConditionWaiting)
 		return r.recoverAt(r.now)
 	}

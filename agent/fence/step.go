@@ -26,10 +26,10 @@ type run struct {
 	back []string
 }
 
-// Step returns the state after the inputs, and the orders that follow. The controller saves the state before it carries
-// out the orders, and calls Step again when an act or a reading has ended, when the Node, its Lease or what is bound to it
-// changes, and at Wake. A Read of a device whose reading has not ended is not begun twice. The times of outcomes and readings
-// are those of the controller's clock, as now is. Step does not change s.
+// Step returns the state after the inputs, and the orders that follow. The controller saves the state before it
+// carries out the orders, and calls Step again when an act or a reading has ended, when the Node, its Lease or what
+// is bound to it changes, and at Wake. A Read of a device whose reading has not ended is not begun twice. The times
+// of outcomes and readings are those of the controller's clock, as now is. Step does not change s.
 func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	now = now.Truncate(time.Microsecond)
 	s = s.clone()
@@ -57,15 +57,15 @@ func (s State) clone() State {
 		i := *s.Intent
 		s.Intent = &i
 	}
-	s.Acts = slices.Clone(s.Acts)
+	// Acts and history are only appended to.
+	s.Acts, s.History = slices.Clip(s.Acts), slices.Clip(s.History)
 	s.Readings = slices.Clone(s.Readings)
 	s.Conditions = slices.Clone(s.Conditions)
-	s.History = slices.Clone(s.History)
 	return s
 }
 
-// advance makes one change of the state, or orders what the state waits for. It reports whether the state changed so that
-// more may follow at once.
+// advance makes one change of the state, or orders what the state waits for. It reports whether the state changed so
+// that more may follow at once.
 func (r *run) advance() bool {
 	s := r.s
 	switch {
@@ -76,7 +76,11 @@ func (r *run) advance() bool {
 	case r.confirm():
 		return true
 	case s.Intent != nil:
-		r.wake(s.Intent.Deadline.Time)
+		if r.now.Before(s.Intent.Deadline.Time) {
+			r.wake(s.Intent.Deadline.Time)
+		} else {
+			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
+		}
 		return false
 	case s.Step == Recovery:
 		return r.recover()
@@ -191,6 +195,9 @@ func (r *run) wake(t time.Time) {
 // finish returns the orders with what holds in each step: the taints, and a wake while the fence is not finished.
 func (r *run) finish() Orders {
 	s := r.s
+	if len(s.Readings) == 0 {
+		s.Readings = nil // as it is after JSON: the controller saves a state that differs
+	}
 	if !s.FinishedAt.IsZero() {
 		r.orders.Wake = time.Time{}
 		return r.orders

@@ -20,8 +20,8 @@ type Member struct {
 	Lease Lease
 }
 
-// Storm returns the verdict of the policy on acts against the node target, from all nodes and all fences. Each check is a
-// function of the census, so that one that cannot tell closes the gate.
+// Storm returns the verdict of the policy on acts against the node target, from all nodes and all fences. Each check
+// is a function of the census, so that one that cannot tell closes the gate.
 func Storm(target string, nodes []Member, fences []State, p Policy, now time.Time) Gate {
 	c := takeCensus(target, nodes, fences, p, now)
 	for _, check := range []func(census, Policy) (reason, message string){controlPlane, unhealthyNodes, concurrentFences} {
@@ -116,8 +116,8 @@ func (s *State) Acting() bool {
 	return !s.is(ConditionGaveUp) && !s.is(ConditionReleaseStuck) && !s.is(ConditionVerificationFailed)
 }
 
-// Covers reports whether the policy fences a node with this load. What is not known does not count, as if it were absent:
-// such a node is not fenced until it is known.
+// Covers reports whether the policy fences a node with this load. What is not known does not count, as if it were
+// absent: such a node is not fenced until it is known.
 func (s Scope) Covers(l Load) bool {
 	if s == All {
 		return true

@@ -8,8 +8,8 @@ import (
 )
 
 // Suspect reports whether a node is taken for dead: it is not Ready, and its Lease has not changed for Grace, by the
-// renewTime and by the controller's own clock since it first saw that renewTime. A node without a Lease, one whose Lease
-// could not be read, and one that is not Ready but renews its Lease are not.
+// renewTime and by the controller's own clock since it first saw that renewTime. A node without a Lease, one whose
+// Lease could not be read, and one that is not Ready but renews its Lease are not.
 func Suspect(n Node, l Lease, t Timings, now time.Time) bool {
 	return n.Found && n.Ready != ReadyTrue && stale(l, t, now)
 }

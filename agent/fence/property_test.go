@@ -1,0 +1,319 @@
+package fence
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRandomFences runs fences with random devices, events and restarts, and checks the rules that must hold in each.
+func TestRandomFences(t *testing.T) {
+	runs := uint64(100_000)
+	if testing.Short() {
+		runs = 2_000
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	workers := uint64(runtime.GOMAXPROCS(0))
+	ends := make([]map[string]int, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		ends[w] = map[string]int{}
+		wg.Go(func() {
+			for seed := w; seed < runs && !t.Failed(); seed += workers {
+				ends[w][randomFence(t, seed)]++
+			}
+		})
+	}
+	wg.Wait()
+	total := map[string]int{}
+	for _, m := range ends {
+		for end, n := range m {
+			total[end] += n
+		}
+	}
+	t.Logf("ends: %v", total)
+	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held"} {
+		if total[end] == 0 {
+			t.Errorf("no run ended as %q: %v", end, total)
+		}
+	}
+}
+
+// randomFence runs one fence and returns how it ended.
+func randomFence(t *testing.T, seed uint64) string {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	chance := func(percent int) bool { return rnd.IntN(100) < percent }
+	s := newSimulation(t, randomPlan(rnd))
+	s.noJSON = true
+	s.dryRun = chance(5)
+	s.until = 90 * time.Minute
+	s.devices = map[string]*fakeDevice{}
+	for _, name := range []string{"bmc", "plug1", "plug2", "switch"} {
+		s.devices[name] = randomDevice(rnd)
+	}
+	if chance(20) {
+		s.bootTime = never
+	}
+	randomEvents(s, rnd)
+	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}}
+	s.check = v.check
+	last := time.Duration(0)
+	for at := range s.script {
+		last = max(last, at)
+	}
+	for _, d := range s.devices {
+		last = max(last, d.answers)
+	}
+	s.done = func() bool { return s.at > last+2*time.Minute && v.class() != "" }
+	s.run()
+	return v.end()
+}
+
+func randomPlan(rnd *rand.Rand) Plan {
+	on := rnd.IntN(4) > 0
+	bmc, plugs := level(on, "bmc"), noIdentity(level(on, "plug1", "plug2"))
+	var p Plan
+	switch rnd.IntN(6) {
+	case 0, 1, 2:
+		p = powerPlan(bmc)
+	case 3:
+		p = powerPlan(plugs)
+	case 4:
+		p = powerPlan(bmc, plugs)
+	case 5:
+		p = powerPlan(level(on, "bmc", "plug1"))
+	}
+	if rnd.IntN(5) == 0 {
+		p.Isolation = []Level{noIdentity(level(false, "switch"))}
+		p.Recovery = []Level{{Methods: []Method{{Name: "switch-on", Device: "switch", Action: On, Identity: CheckNone, MustSuccess: true}}}}
+	}
+	return p
+}
+
+func randomDevice(rnd *rand.Rand) *fakeDevice {
+	d := bmc()
+	d.act = time.Duration(1+rnd.IntN(8000)) * time.Millisecond
+	d.read = time.Duration(1+rnd.IntN(8000)) * time.Millisecond
+	d.ignores = rnd.IntN(8) == 0
+	d.refuses = rnd.IntN(12) == 0
+	d.lies = rnd.IntN(12) == 0
+	if rnd.IntN(12) == 0 {
+		d.uuid = []string{"", "b" + uuid[1:], strings.Repeat("0", 32)}[rnd.IntN(3)]
+	}
+	if rnd.IntN(3) == 0 {
+		d.silent = time.Duration(rnd.IntN(120_000)) * time.Millisecond
+		d.answers = d.silent + time.Duration(rnd.IntN([]int{60_000, 900_000}[rnd.IntN(2)]))*time.Millisecond
+		if rnd.IntN(2) == 0 {
+			d.late = time.Duration(rnd.IntN(60_000)) * time.Millisecond
+		}
+	}
+	return d
+}
+
+// randomEvents scripts up to four events.
+func randomEvents(s *simulation, rnd *rand.Rand) {
+	events := []func(*simulation){
+		(*simulation).restart, (*simulation).restart,
+		func(s *simulation) { s.boot("b1") },
+		func(s *simulation) { s.boot("b2") },
+		(*simulation).die,
+		func(s *simulation) { s.lease.Renewed, s.lease.UnchangedSince = s.now(), s.now() },
+		func(s *simulation) { s.lease.Known = !s.lease.Known },
+		func(s *simulation) { s.lease.Found = !s.lease.Found },
+		func(s *simulation) { s.node.Found = false },
+		func(s *simulation) { s.node.UID = "n2" },
+		func(s *simulation) { s.gate.Open = !s.gate.Open },
+		func(s *simulation) { s.node.ConfirmOff = fenceUID },
+		func(s *simulation) { s.node.ConfirmOff = "other" },
+		func(s *simulation) { s.load.AttachmentsKnown = !s.load.AttachmentsKnown },
+		func(s *simulation) { s.load.PodsKnown = !s.load.PodsKnown },
+	}
+	for _, name := range []string{"bmc", "plug1", "plug2"} {
+		events = append(events,
+			func(s *simulation) { s.devices[name].on = true },
+			func(s *simulation) { s.devices[name].on = false },
+			func(s *simulation) { s.devices[name].ignores = !s.devices[name].ignores })
+	}
+	limit := []int{30_000, 120_000, 600_000}[rnd.IntN(3)]
+	for range rnd.IntN(5) {
+		s.script[time.Duration(rnd.IntN(limit))*time.Millisecond] = events[rnd.IntN(len(events))]
+	}
+}
+
+// verifier checks each step of a random fence.
+type verifier struct {
+	s       *simulation
+	seed    uint64
+	rnd     *rand.Rand
+	acts    map[string]bool
+	busy    time.Time // until then an act may be executed
+	lastEnd time.Time // of an act
+	lastOn  time.Time // end of the last reading on
+	tainted bool
+	// confirmed says that the annotation had the fence's UID.
+	confirmed bool
+}
+
+func (v *verifier) fail(format string, args ...any) {
+	v.s.t.Fatalf("seed %d at %v: %s\n%s\n%+v", v.seed, v.s.at, fmt.Sprintf(format, args...), strings.Join(v.s.log, "\n"), v.s.state)
+}
+
+func (v *verifier) check(in Inputs, o Orders) {
+	now, state := v.s.now(), &v.s.state
+	devices := state.powerDevices()
+	on := v.observe(in, devices)
+	release := o.Taints.OutOfService || len(o.Delete) > 0
+	// A reading that ended before the proof began is a late one.
+	if v.tainted && on && release && (state.Proof == nil || v.lastOn.After(state.Proof.begun())) {
+		v.fail("released further although a device reads on")
+	}
+	v.tainted = o.Taints.OutOfService
+	if release {
+		v.checkRelease(in)
+	}
+	if o.Act != nil {
+		v.checkAct(o.Act, now)
+	}
+	if state.DryRun && (o.Act != nil || o.Taints != Taints{} || len(o.Delete) > 0) {
+		v.fail("act in dry run: %+v", o)
+	}
+	if state.FinishedAt.IsZero() && !state.DryRun && !o.Taints.Quarantine {
+		v.fail("no quarantine")
+	}
+	if len(state.History) > maxHistory || len(state.Readings) > 3*len(devices) {
+		v.fail("state is not bounded")
+	}
+	v.repeat(now)
+}
+
+// observe notes what a step is told, and reports whether a power device reads on.
+func (v *verifier) observe(in Inputs, devices []string) (on bool) {
+	for _, x := range in.Outcomes {
+		if v.acts[x.Intent] {
+			v.busy = time.Time{}
+			v.lastEnd = x.Ended.Time
+		}
+	}
+	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
+	for _, x := range in.Readings {
+		if x.Power == PowerOn && slices.Contains(devices, x.Device) {
+			on = true
+			if x.Ended.After(v.lastOn) {
+				v.lastOn = x.Ended.Time
+			}
+		}
+	}
+	return on
+}
+
+// repeat delivers outcomes and readings a second time, and saves the state, at random.
+func (v *verifier) repeat(now time.Time) {
+	if v.rnd.IntN(1000) == 0 {
+		v.s.roundTrip()
+	}
+	if n := len(v.s.state.Acts); n > 0 && v.rnd.IntN(20) == 0 {
+		last := v.s.state.Acts[n-1].Outcome
+		last.Kind = []OutcomeKind{Succeeded, Failed, Unknown, Refused}[v.rnd.IntN(4)]
+		v.s.outcomes = append(v.s.outcomes, last)
+	}
+	if n := len(v.s.state.Readings); n > 0 && v.rnd.IntN(10) == 0 {
+		x := v.s.state.Readings[v.rnd.IntN(n)]
+		if v.rnd.IntN(2) == 0 {
+			x.Started = micro(now.Add(-time.Duration(v.rnd.IntN(60)) * time.Second))
+			x.Ended = x.Started
+		}
+		v.s.readings = append(v.s.readings, x)
+	}
+}
+
+// checkRelease checks that what is released has a proof that no later reading contradicts.
+func (v *verifier) checkRelease(in Inputs) {
+	s := &v.s.state
+	p := s.Proof
+	if p == nil || s.Phase != Releasing {
+		v.fail("released in phase %q with proof %+v", s.Phase, p)
+	}
+	if in.Node.Ready == ReadyTrue || !in.Node.Found || in.Node.UID != s.Target.UID {
+		v.fail("released a node that is Ready, gone or replaced")
+	}
+	if p.How == Confirmed {
+		if v.lastOn.After(p.At.Time) || !v.confirmed {
+			v.fail("confirmed proof of %v; read on at %v", p.At, v.lastOn)
+		}
+		return
+	}
+	count := map[string]int{}
+	for _, x := range p.Readings {
+		count[x.Device]++
+		if x.Power != PowerOff || !x.Started.After(v.lastOn) || !x.Started.After(v.lastEnd) {
+			v.fail("reading %+v is no proof: read on at %v, act ended at %v", x, v.lastOn, v.lastEnd)
+		}
+		if s.checked(x.Device) && SameMachine(x.UUID, s.Target.SystemUUID) != Yes {
+			v.fail("reading %+v is of another machine", x)
+		}
+	}
+	complete := false
+	for i := range s.Plan.PowerManagement {
+		one := Plan{PowerManagement: s.Plan.PowerManagement[i : i+1]}
+		complete = complete || !slices.ContainsFunc(one.devices(Off, 0), func(d string) bool { return count[d] != 2 })
+	}
+	if !complete {
+		v.fail("the proof %+v covers no level", p)
+	}
+}
+
+// checkAct checks that there is one act at a time, and none twice.
+func (v *verifier) checkAct(i *Intent, now time.Time) {
+	s := &v.s.state
+	switch {
+	case v.acts[i.ID]:
+		v.fail("act %s is repeated", i.ID)
+	case now.Before(v.busy):
+		v.fail("act %s while another may be executed until %v", i.ID, v.busy)
+	case s.Intent == nil || s.Intent.ID != i.ID:
+		v.fail("act %s is not the intent of the state", i.ID)
+	case i.Action == Off && s.Step == PowerManagement && (s.Phase != "" || v.s.node.Ready == ReadyTrue || !v.s.gate.Open):
+		v.fail("off in phase %q of a node that is %s, gate %+v", s.Phase, v.s.node.Ready, v.s.gate)
+	case i.Action == On && s.Step == PowerManagement && s.Phase != Released:
+		v.fail("on before the release")
+	}
+	v.acts[i.ID] = true
+	v.busy = i.Deadline.Time
+}
+
+// class returns how the fence ended; empty if it goes on.
+func (v *verifier) class() string {
+	s := &v.s.state
+	switch {
+	case s.Result == Fenced && s.FinishedAt.IsZero():
+		return "Fenced"
+	case s.Result != "":
+		return string(s.Result)
+	case s.is(ConditionGaveUp):
+		return "gave up"
+	case s.DryRun && s.Status == Done:
+		return "dry run"
+	}
+	for _, c := range []string{ConditionStormHold, ConditionWaiting, ConditionVerificationFailed, ConditionNodeDidNotReturn,
+		ConditionReleaseStuck} {
+		if s.is(c) {
+			return "held"
+		}
+	}
+	return ""
+}
+
+// end returns how the fence ended, and fails if it did not.
+func (v *verifier) end() string {
+	class := v.class()
+	if class == "" {
+		v.fail("did not end")
+	}
+	return class
+}
