@@ -17,7 +17,8 @@ import (
 // maxObjectsFile is the length limit of a file with objects in bytes.
 const maxObjectsFile = 64 << 20
 
-// loadFencing reads files with ConfigMaps and Secrets. Objects of other kinds, and those of other namespaces, are ignored.
+// loadFencing reads files with ConfigMaps and Secrets. Objects of other kinds, and those of other namespaces, are
+// ignored.
 func loadFencing(files []string, namespace string) (fenceplan.Config, []fenceplan.Problem, error) {
 	r := &objectReader{}
 	for _, file := range files {
@@ -130,22 +131,38 @@ func (r *objectReader) addObject(file string, line int, m *manifest, into *[]fen
 		if n.IsZero() || n.Tag == "!!null" {
 			continue
 		}
-		if n.Kind != yaml.MappingNode {
-			return fmt.Errorf("%s:%d: the data of %s %s is not a map; write key: value", file, n.Line, m.Kind, o.Name)
+		keys, err := dataKeys(n)
+		if err != nil {
+			return fmt.Errorf("%s:%w in %s %s; correct it", file, err, m.Kind, o.Name)
 		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := n.Content[i], n.Content[i+1]
-			if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode {
-				return fmt.Errorf("%s:%d: a value in the data of %s %s is not a string; write a string", file, key.Line, m.Kind, o.Name)
-			}
-			o.Data[key.Value] = ""
+		for key, value := range keys {
+			o.Data[key] = ""
 			if m.Kind == "ConfigMap" {
-				o.Data[key.Value] = value.Value
+				o.Data[key] = value
 			}
 		}
 	}
 	*into = append(*into, o)
 	return nil
+}
+
+// dataKeys returns the data of an object. Its errors begin with the line and do not have values.
+func dataKeys(n *yaml.Node) (map[string]string, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%d: the data is not a map", n.Line)
+	}
+	out := map[string]string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode {
+			return nil, fmt.Errorf("%d: a value is not a string", key.Line)
+		}
+		if _, ok := out[key.Value]; ok {
+			return nil, fmt.Errorf("%d: a key of the data is there twice", key.Line)
+		}
+		out[key.Value] = value.Value
+	}
+	return out, nil
 }
 
 // objects returns the objects of one namespace. Those without a namespace are part of it: kubectl puts them into the

@@ -44,7 +44,7 @@ var agents = map[string]*agent{
 		parameters: []parameter{
 			{field: field{name: "ip", aliases: []string{"ipaddr"}}, required: true, normal: normalAddress},
 			{field: field{name: "ipport"}, value: "623", normal: normalPort},
-			{field: field{name: "username", aliases: []string{"login"}}, required: true, fromSecret: true},
+			{field: field{name: "username", aliases: []string{"login"}}, required: true, fromSecret: true, normal: ipmiUsername},
 			{field: field{name: "password", aliases: []string{"passwd"}}, required: true, secret: true, fromSecret: true},
 		},
 		device: func(v map[string]string) string {
@@ -54,6 +54,14 @@ var agents = map[string]*agent{
 			return "ipmi://" + net.JoinHostPort(v["ip"], v["ipport"])
 		},
 	},
+}
+
+// ipmiUsername checks the name of a user of a BMC: IPMI 2.0, section 22.28, has 16 bytes for it.
+func ipmiUsername(value string) (string, error) {
+	if len(value) > 16 {
+		return "", fmt.Errorf("has %d bytes, but IPMI has names of at most 16", len(value))
+	}
+	return value, nil
 }
 
 // planned are agents of the proposal that this release cannot execute.

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// maxProblems is how many problems of one object are kept, so that a text of the wrong kind does not fill the log.
+const maxProblems = 100
+
 // document is the text of properties in a ConfigMap.
 type document struct {
 	p          *parser
@@ -14,6 +17,7 @@ type document struct {
 	name       string
 	properties []property
 	broken     bool // there is a problem that is not a warning
+	problems   int
 }
 
 // open parses the text of properties in a ConfigMap. It must be the only content.
@@ -39,11 +43,20 @@ func (p *parser) open(o *Object, dataKey string) *document {
 
 func (d *document) fail(line int, key, message, remedy string) {
 	d.broken = true
-	d.p.problems = append(d.p.problems, Problem{Object: d.object, Line: line, Key: key, Message: message, Remedy: remedy})
+	d.report(Problem{Object: d.object, Line: line, Key: key, Message: message, Remedy: remedy})
 }
 
 func (d *document) warn(line int, key, message, remedy string) {
-	d.p.problems = append(d.p.problems, Problem{Object: d.object, Line: line, Key: key, Message: message, Remedy: remedy, Warning: true})
+	d.report(Problem{Object: d.object, Line: line, Key: key, Message: message, Remedy: remedy, Warning: true})
+}
+
+func (d *document) report(p Problem) {
+	switch d.problems++; {
+	case d.problems <= maxProblems:
+		d.p.problems = append(d.p.problems, p)
+	case d.problems == maxProblems+1:
+		d.p.problems = append(d.p.problems, Problem{Object: d.object, Line: p.Line, Message: "more problems are not shown", Remedy: "correct the others first"})
+	}
 }
 
 func (d *document) has(key string) bool {

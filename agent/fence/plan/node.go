@@ -133,7 +133,8 @@ func (n *node) list(v property) (l list, name string, ok bool) {
 		}
 		return l, name, true
 	}
-	n.doc.fail(v.line, v.key, "is not a key of this ConfigMap", "the keys are node_name, isolation, power_management, recovery, and those with a level, such as power_management.2")
+	n.doc.fail(v.line, v.key, "is not a key of this ConfigMap",
+		"the keys are node_name, isolation, power_management, recovery, and those with a level, such as power_management.2")
 	return l, "", false
 }
 
@@ -225,14 +226,19 @@ func stepNames(steps []fence.StepName) []string {
 // actionOf returns the action of a method, which is that of its name's suffix if it has none. An agent's own default is
 // never used: that of power agents is reboot.
 func (m *method) actionOf(name string) fence.Action {
-	if m.action != "" || m.doc.has("action") {
-		return m.action
-	}
+	v, written := m.doc.get("action")
 	for _, action := range []fence.Action{fence.Off, fence.On} {
-		if strings.HasSuffix(name, "-"+string(action)) {
+		switch {
+		case !strings.HasSuffix(name, "-"+string(action)):
+		case m.action != "" && m.action != action:
+			m.doc.warn(v.line, v.key, fmt.Sprintf("is %s, but the name of the method ends in -%s", m.action, action), "correct the one or the other")
+		case !written:
 			m.doc.warn(0, "action", fmt.Sprintf("is missing; it is %s because of the name of the method", action), "write action="+string(action))
 			return action
 		}
+	}
+	if written {
+		return m.action
 	}
 	m.doc.fail(0, "action", "is missing", "write action=off or action=on")
 	return ""
@@ -250,8 +256,8 @@ func (n *node) plan(timings fence.Timings) fence.Plan {
 	return out
 }
 
-// refuseSharedDevices reports the devices that are those of two nodes: one of them would be switched off in place of the
-// other.
+// refuseSharedDevices reports the devices that are those of two nodes: one of them would be switched off in place of
+// the other.
 func (p *parser) refuseSharedDevices(nodes []*node) {
 	owners := map[string][]*node{}
 	for _, n := range nodes {

@@ -81,7 +81,8 @@ type parser struct {
 	problems      []Problem
 }
 
-// Parse returns the valid part of the configuration and all mistakes in it, sorted. Objects with other names are ignored.
+// Parse returns the valid part of the configuration and all mistakes in it, sorted. Objects with other names are
+// ignored.
 func Parse(objects Objects) (Config, []Problem) {
 	p := &parser{templates: map[string]*template{}, methods: map[string]*method{}}
 	for _, o := range slices.Concat(objects.ConfigMaps, objects.Secrets) {

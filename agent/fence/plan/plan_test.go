@@ -251,6 +251,8 @@ cluster-fence-config line 6: total_timeout: is 30s, which is too short for one a
 warning: fence-method-bmc-off-host1: action: is missing; it is off because of the name of the method; write action=off
 fence-method-bmc-on-host1 line 3: action: is cycle, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
 fence-method-reset-host1: action: is missing; write action=off or action=on`},
+		{"action of another name", files{"fence-method-bmc-on-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off"}, "host1",
+			"warning: fence-method-bmc-on-host1 line 3: action: is off, but the name of the method ends in -on; correct the one or the other"},
 		{"on before off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-on bmc-off"}, "",
 			`fence-config-host1 line 2: power_management: has the method "bmc-on" with action=on before one with action=off; name all methods with action=off first: nothing is switched on before it is proven that the machine is off`},
 		{"no off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off\npower_management.2=bmc-on"}, "",
@@ -278,14 +280,15 @@ fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passw
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
 			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: ipmi`},
 		{"parameters", files{"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1:623\nipaddr=10.0.0.1\nipport=0\naction=off\nlanplus=1\n" +
-			"timeout=0\nidentity=guid\nmust_success=maybe"}, "", `
+			"timeout=0\nidentity=guid\nmust_success=maybe\nusername=a-name-of-18-bytes"}, "", `
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value
 fence-method-bmc-off-host1 line 3: ipaddr: is the same as ip in line 2; remove one of the lines
 fence-method-bmc-off-host1 line 4: ipport: is not a port from 1 to 65535; correct the value
 fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, timeout, ip, ipport, username, password
 fence-method-bmc-off-host1 line 7: timeout: is "0"; write a duration from 1s to 10m0s
 fence-method-bmc-off-host1 line 8: identity: is "guid"; write uuid, which compares the device's UUID with the node's, or none, which does not
-fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no`},
+fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no
+fence-method-bmc-off-host1 line 10: username: has 18 bytes, but IPMI has names of at most 16; correct the value`},
 		{"missing parameters", files{"fence-method-template-bmc": "agent_name=ipmi", "secret:fence-method-template-bmc": "-",
 			"secret:fence-method-bmc-off-host1": "password login", "fence-method-bmc-on-host1": "template=fence-method-template-bmc\naction=on"}, "", `
 fence-method-bmc-on-host1: ip: is missing; write it here or in the template
@@ -385,6 +388,9 @@ func TestObjects(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("problems:\n%swant also %s", got, want)
 		}
+	}
+	if _, problems := Parse(files{"cluster-fence-config": strings.Repeat("x\n", 1000)}.objects()); len(problems) != maxProblems+1 {
+		t.Errorf("Parse(1000 wrong lines) = %d problems; want %d", len(problems), maxProblems+1)
 	}
 	if c, problems := Parse(Objects{}); len(problems) > 0 || c.Policy.Enforce || c.Policy.Percentage != 50 {
 		t.Errorf("Parse(no objects) = %+v, %v; want the default policy, no problems", c, problems)

@@ -6,23 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/evictd/evictd/agent/fence"
 )
-
-// defaultPolicy is the policy of a cluster without cluster-fence-config.
-func defaultPolicy() fence.Policy {
-	of := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-	return fence.Policy{
-		Percentage: 50, MaxConcurrent: 1, AppliesTo: fence.StatefulSets,
-		Timings: fence.Timings{
-			Grace: of(time.Minute), PowerDelay: of(5 * time.Minute), ProofTimeout: of(time.Minute), ProofInterval: of(5 * time.Second),
-			Settle: of(time.Minute), ReleaseTimeout: of(10 * time.Minute), UntaintDelay: of(5 * time.Second), ReturnTimeout: of(30 * time.Minute),
-			HealthyDelay: of(time.Minute), TotalTimeout: of(30 * time.Minute), Backoff: of(30 * time.Second), Retries: 3,
-		},
-	}
-}
 
 const (
 	defaultHistoryTTL = 24 * time.Hour
@@ -73,7 +58,7 @@ func oneOf[T any](into *T, values map[string]T, remedy string) func(string) erro
 	}
 }
 
-// fields returns the keys of cluster-fence-config, which set the policy.
+// policyFields returns the keys of cluster-fence-config, which set the policy.
 func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField {
 	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
 	t := &c.Timings
@@ -123,7 +108,7 @@ func (p *parser) policyDocument() *document {
 
 // policy reads cluster-fence-config. With a mistake in it, the policy is the default: dry run.
 func (p *parser) policy() (fence.Policy, time.Duration) {
-	c, ttl := defaultPolicy(), defaultHistoryTTL
+	c, ttl := fence.DefaultPolicy(), defaultHistoryTTL
 	d := p.policyDocument()
 	if d == nil {
 		return c, ttl
@@ -159,7 +144,7 @@ func (p *parser) policy() (fence.Policy, time.Duration) {
 	}
 	if d.broken {
 		d.warn(0, "", "is not used: the default policy applies, in dry run", "correct the problems of this ConfigMap")
-		return defaultPolicy(), defaultHistoryTTL
+		return fence.DefaultPolicy(), defaultHistoryTTL
 	}
 	return c, ttl
 }
@@ -176,7 +161,8 @@ func (p *parser) warnPolicy(c fence.Policy, nodes int) {
 		warn("", "there is none: the default policy applies, in dry run", "create it, with mode=enforce to fence nodes")
 	}
 	if nodes > 1 && nodes*int(c.Percentage)/100 == 0 {
-		warn("percentage", fmt.Sprintf("is %d, which allows no unhealthy node of %d: in a cluster of this size no node is fenced", c.Percentage, nodes),
+		warn("percentage",
+			fmt.Sprintf("is %d, which allows no unhealthy node of %d: in a cluster of this size no node is fenced", c.Percentage, nodes),
 			fmt.Sprintf("write at least %d", (100+nodes-1)/nodes))
 	}
 }
