@@ -56,7 +56,8 @@ func TestSimulator(t *testing.T) {
 		t.Errorf("status after the button = %q; want %q", got, want)
 	}
 	log, err := s.Log()
-	if err != nil || len(log) != 1 || log[0].Action != "power 1" || log[0].Effect != "done" || time.Since(log[0].At) > time.Minute {
+	if err != nil || len(log) != 1 || log[0].Action != "power 1" || log[0].Effect != "done" ||
+		time.Since(log[0].At) > time.Minute {
 		t.Errorf("Log = %v, %v; want power 1, done, now", log, err)
 	}
 }

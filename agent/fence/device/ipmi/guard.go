@@ -29,7 +29,8 @@ type guard struct {
 	k1, k2      []byte // keys of the session, from RAKP message 2
 	active      bool   // RAKP message 4 was accepted
 	dropped     int    // datagrams that were not accepted
-	err         error  // ends the attempt
+	refused     types.RmcpStatusCode
+	err         error // ends the attempt
 }
 
 // Payload types of RMCP+ (IPMI 2.0, table 13-16); encrypted and authenticated are flags beside them.
@@ -119,12 +120,11 @@ func (g *guard) accept(b []byte) bool {
 		case ipmi15:
 			ok = len(p) >= minMessage
 		case payloadOpenResponse:
-			ok = g.acceptOpen(p)
+			ok = g.acceptRefusal(p) || g.acceptOpen(p)
 		case payloadRAKP2:
-			ok = g.acceptRAKP2(p)
+			ok = g.acceptRefusal(p) || g.acceptRAKP2(p)
 		case payloadRAKP4:
-			ok = len(p) >= 8 && binary.LittleEndian.Uint32(p[4:]) == g.consoleID
-			g.active = ok && p[1] == byte(types.RmcpStatusCodeNoErrors)
+			ok = g.acceptRefusal(p) || g.acceptRAKP4(p)
 		case payloadIPMI:
 			ok = g.acceptMessage(b, p)
 		}
@@ -135,16 +135,23 @@ func (g *guard) accept(b []byte) bool {
 	return ok
 }
 
-// acceptOpen checks an Open Session Response: tag, status, privilege level, reserved, session IDs of client and BMC, and
-// the algorithms, each in 8 bytes with the algorithm in the fifth.
-func (g *guard) acceptOpen(p []byte) bool {
-	if len(p) < 8 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
+// acceptRefusal reports whether a BMC refuses the session: tag, status, reserved, session ID of the client. ipmi_sim
+// sends tag and status alone.
+func (g *guard) acceptRefusal(p []byte) bool {
+	if len(p) < 2 || p[1] == byte(types.RmcpStatusCodeNoErrors) {
 		return false
 	}
-	if p[1] != byte(types.RmcpStatusCodeNoErrors) {
-		return true // a refusal
+	g.refused = types.RmcpStatusCode(p[1])
+	if g.refused == types.RmcpStatusCodeUnauthorizedName {
+		g.err = ErrAuthentication
 	}
-	if len(p) < 36 {
+	return true
+}
+
+// acceptOpen checks an Open Session Response: tag, status, privilege level, reserved, session IDs of client and BMC,
+// and the algorithms, each in 8 bytes with the algorithm in the fifth.
+func (g *guard) acceptOpen(p []byte) bool {
+	if len(p) < 36 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
 		return false
 	}
 	if p[16] != byte(g.auth) || p[24] != byte(g.integrity) || p[32] != byte(types.CryptAlg_AES_CBC_128) {
@@ -155,19 +162,10 @@ func (g *guard) acceptOpen(p []byte) bool {
 	return g.bmcID != 0
 }
 
-// acceptRAKP2 checks RAKP message 2: tag, status, reserved, session ID of the client, random number and GUID of the BMC,
-// and the code that proves that it knows the password.
+// acceptRAKP2 checks RAKP message 2: tag, status, reserved, session ID of the client, random number and GUID of the
+// BMC, and the code that proves that it knows the password.
 func (g *guard) acceptRAKP2(p []byte) bool {
-	if len(p) < 8 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
-		return false
-	}
-	if status := types.RmcpStatusCode(p[1]); status != types.RmcpStatusCodeNoErrors {
-		if status == types.RmcpStatusCodeUnauthorizedName {
-			g.err = ErrAuthentication
-		}
-		return true // a refusal
-	}
-	if len(p) < 40 {
+	if len(p) < 40 || binary.LittleEndian.Uint32(p[4:]) != g.consoleID {
 		return false
 	}
 	key := crypto.PadPassword20([]byte(g.password))
@@ -185,6 +183,12 @@ func (g *guard) acceptRAKP2(p []byte) bool {
 		g.err = fmt.Errorf("authenticate: %w", err)
 	}
 	return err == nil
+}
+
+// acceptRAKP4 checks the session ID in RAKP message 4. go-ipmi checks its code.
+func (g *guard) acceptRAKP4(p []byte) bool {
+	g.active = len(p) >= 8 && binary.LittleEndian.Uint32(p[4:]) == g.consoleID
+	return g.active
 }
 
 // acceptMessage checks a datagram of the session: its authentication code is over all after the RMCP header; its

@@ -1,13 +1,14 @@
 // Package ipmi switches and reads the power of one machine through its BMC, over IPMI 2.0 (RMCP+) on UDP.
 //
-// Each call of a [Device] opens a session of its own and closes it, also if its context has ended; there is one session
-// per BMC at a time in this process. Only chassis power down (at once, without asking the operating system) and power up
-// are ever sent, each in one datagram that is never repeated: a slow BMC carries out each copy that it gets.
+// Each call of a [Device] opens a session of its own and closes it, also if its context has ended; there is one
+// session per BMC at a time in this process. Only chassis power down (at once, without asking the operating system)
+// and power up are ever sent, each in one datagram that is never repeated: a slow BMC carries out each copy that it
+// gets.
 //
-// A reading is accepted only from a BMC that has proven in this session that it knows the password, with cipher suite 17
-// or 3, and only from a datagram with a correct authentication code. go-ipmi checks neither that
-// the BMC kept to the suite nor the code, and it panics on some malformed datagrams in a goroutine of its own, where no caller can recover; so
-// datagrams pass [link] before they reach it.
+// A reading is accepted only from a BMC that has proven in this session that it knows the password, with cipher suite
+// 17 or 3, and only from a datagram with a correct authentication code. go-ipmi checks neither that the BMC kept to
+// the suite nor the code, and it panics on some malformed datagrams in a goroutine of its own, where no caller can
+// recover; so datagrams pass [link] before they reach it.
 //
 // A call returns at the latest [closeTimeout] after its context ended, and leaves no goroutine behind. Errors have no
 // secrets. BMCs with a two-key login (a K_G that is set) are not supported.
@@ -42,7 +43,8 @@ const (
 const closeTimeout = time.Second
 
 // ErrAuthentication is in errors if the BMC does not accept the user name or the password.
-var ErrAuthentication = errors.New("wrong user name or password: correct username and password in the Secret of the method")
+var ErrAuthentication = errors.New("wrong user name or password: " +
+	"correct username and password in the Secret of the method")
 
 var _ device.Device = (*Device)(nil)
 
@@ -64,7 +66,7 @@ func New(parameters map[string]string) (*Device, error) {
 func (d *Device) Status(ctx context.Context) (fence.Power, error) {
 	power := fence.PowerUnknown
 	err := d.session(ctx, func(s *session) error {
-		status, err := s.client.GetChassisStatus(s.ctx)
+		status, err := s.client.GetChassisStatus(s.request())
 		if err != nil {
 			return s.explain("get chassis status", err)
 		}
@@ -110,7 +112,7 @@ func (d *Device) control(ctx context.Context, command chassis.ChassisControl) er
 			return fmt.Errorf("before the command was sent: %w", err)
 		}
 		sent = true
-		_, err := s.client.ChassisControl(s.ctx, command)
+		_, err := s.client.ChassisControl(s.request(), command)
 		if err == nil {
 			return nil
 		}
@@ -142,13 +144,13 @@ func refusal(err error) bool {
 	return true
 }
 
-// UUID returns the System GUID: its bytes in the order in which the BMC sends them, as hexadecimal digits in groups of
-// 8, 4, 4, 4 and 12 (RFC 4122). Vendors store the UUID of the machine in different orders, so the text may differ in order
-// from nodeInfo.systemUUID. It is empty if the BMC does not have the command.
+// UUID returns the System GUID: its bytes in the order in which the BMC sends them, as hexadecimal digits in groups
+// of 8, 4, 4, 4 and 12 (RFC 4122). Vendors store the UUID of the machine in different orders, so the text may differ
+// in order from nodeInfo.systemUUID. It is empty if the BMC does not have the command.
 func (d *Device) UUID(ctx context.Context) (string, error) {
 	uuid := ""
 	err := d.session(ctx, func(s *session) error {
-		id, err := s.client.GetSystemGUID(s.ctx)
+		id, err := s.client.GetSystemGUID(s.request())
 		var answer *types.ResponseError
 		if errors.As(err, &answer) && answer.CompletionCode() == types.CodeInvalidCommand {
 			return nil

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/types"
 )
 
 // session is one session with a BMC.
 type session struct {
-	ctx    context.Context
+	ctx    context.Context // its end ends reads and writes of the link
 	client *client.Client
 	link   *link
 }
@@ -32,45 +33,47 @@ func (d *Device) session(ctx context.Context, use func(*session) error) (err err
 	}
 	defer s.close()
 	stop := context.AfterFunc(ctx, s.link.interrupt)
-	defer stop() // before close
+	defer stop()
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the BMC's answer made go-ipmi panic: %v", p)
 		}
 	}()
-	if err := s.client.Connect(ctx); err != nil {
+	if err := s.client.Connect(s.request()); err != nil {
 		return s.explain("open a session", err)
 	}
 	return use(s)
 }
 
-// close ends the session on the BMC, which has few of them, and closes the socket.
+// close ends the session on the BMC, which has few of them, also if the context has ended, and closes the socket.
 func (s *session) close() {
 	defer s.link.close()
-	defer func() { _ = recover() }() // as in session; the outcome of what was done is known
-	if active, _, _ := s.link.state(); !active {
-		s.link.interrupt() // for a read that was given up
+	if !s.link.state().active {
 		return
 	}
-	// This context replaces one that may have ended. The limit holds also for a read that was given up but goes on: the
-	// client waits for it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), closeTimeout)
-	defer cancel()
+	defer func() { _ = recover() }() // as in session; the outcome of what was done is known
 	s.link.finish(time.Now().Add(closeTimeout))
-	_ = s.client.WithRetry(0).Close(ctx) // a BMC that does not answer ends the session itself after a minute
+	// A BMC that does not get this ends the session itself after a minute.
+	_ = s.client.WithRetry(0).Close(s.request())
 }
 
-// explain adds to an error of go-ipmi what the guard knows, and makes it one line.
+// request returns the context for a request of the client, whose time the link bounds.
+func (s *session) request() context.Context { return context.WithoutCancel(s.ctx) }
+
+// explain adds to an error of go-ipmi what the guard and the context know, and makes it one line.
 func (s *session) explain(operation string, err error) error {
-	_, dropped, ended := s.link.state()
-	if ended != nil {
-		return fmt.Errorf("%s: %w", operation, ended)
+	g := s.link.state()
+	if g.err != nil {
+		return fmt.Errorf("%s: %w", operation, g.err)
+	}
+	if g.refused != types.RmcpStatusCodeNoErrors {
+		err = fmt.Errorf("the BMC refuses: %s: %w", g.refused, err)
 	}
 	if s.ctx.Err() != nil && !errors.Is(err, s.ctx.Err()) {
 		err = fmt.Errorf("%w: %w", s.ctx.Err(), err)
 	}
-	if dropped > 0 {
-		err = fmt.Errorf("%w (%d datagrams dropped that were not a valid answer)", err, dropped)
+	if g.dropped > 0 {
+		err = fmt.Errorf("%w (%d datagrams dropped that were not a valid answer)", err, g.dropped)
 	}
 	return oneLine{operation, err}
 }
