@@ -4,6 +4,7 @@
 GO ?= go
 BUILD := .build
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 GOCYCLO := github.com/fzipp/gocyclo/cmd/gocyclo@v0.6.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/evictd/evictd/agent/version.release=$(VERSION)
@@ -80,6 +81,27 @@ vm-shell: vm ## a shell in such a machine; KERNEL=6.1 or 6.12
 generate: ## the BPF objects, which takes clang-16
 	$(GO) generate ./bpf
 
+# The API types in API, and the directory of the CustomResourceDefinition. The first of API is embedded in the second.
+API := agent/fence agent/fence/nodefence
+CRD := deploy/kubernetes/controller/crd
+
+.PHONY: generate-api
+generate-api: ## the deep copies of the API types, and the CustomResourceDefinition
+	$(GO) run $(CONTROLLER_GEN) object $(API:%=paths=./%)
+	$(GO) run $(CONTROLLER_GEN) crd $(API:%=paths=./%) output:dir=$(CRD)
+
+# Fails if the generated files are not those of the API types. It writes nothing to the tree.
+.PHONY: check-api
+check-api:
+	@generated=$$(mktemp -d); trap 'rm -rf "$$generated"' EXIT; stale=; set -e; \
+	for package in $(API); do \
+		$(GO) run $(CONTROLLER_GEN) object paths=./$$package output:dir=$$generated/$$package; \
+		diff -u $$package/zz_generated.deepcopy.go $$generated/$$package/zz_generated.deepcopy.go || stale=1; \
+	done; \
+	$(GO) run $(CONTROLLER_GEN) crd $(API:%=paths=./%) output:dir=$$generated/crd; \
+	diff -ru $(CRD) $$generated/crd || stale=1; \
+	if [ -n "$$stale" ]; then echo "the API types have changed: run make generate-api"; exit 1; fi
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)
@@ -105,7 +127,7 @@ smoke: vm
 # A function whose cyclomatic complexity is above 20 has a line "// Complexity: why"
 # at the end of its comment, and the directive //gocyclo:ignore below it.
 .PHONY: lint
-lint:
+lint: check-api
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt: $$unformatted"; exit 1; fi
 	$(GO) vet ./...

@@ -49,7 +49,7 @@ var importRules = map[string][]string{
 	"agent/kube":            {"agent/signal", "agent/evict"},
 	"agent/kube/evictions":  {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
 	"agent/kube/cluster":    {"agent/kube", "agent/evict"},
-	"agent/fence":           {},
+	"agent/fence":           {"agent/fence"},
 	"agent/fence/nodefence": {"agent/fence"},
 	"agent/state":           {"agent/evict", "agent/signal", "agent/shutdown", "agent/kube"},
 	"agent/control":         {"agent/signal", "agent/evict", "agent/shutdown"},

@@ -15,4 +15,7 @@
 //     its own, for each power device of the node, twice, [Timings.ProofInterval] apart, while the Lease did not change.
 //   - Unknown is not off, and it is not failed either: a late switch-off may take effect after the client has given up.
 //   - Only off and on are ever sent. A reboot is off, proof, release, on.
+//
+// The types that are saved in a NodeFence have JSON tags and the marker +kubebuilder:object:generate=true. After a
+// change of them run make generate-api.
 package fence

@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// TestContainerd: containerd imports the image, and runs each program of it, evictd-kube as a user that has no entry in
-// any /etc/passwd.
+// TestContainerd: containerd imports the image, and runs each program of it, evictd-kube and evictd-controller as users that
+// have no entry in any /etc/passwd.
 func TestContainerd(t *testing.T) {
 	if err := node.Check(""); err != nil {
 		t.Skipf("needs %v", err)
@@ -48,6 +48,7 @@ func TestContainerd(t *testing.T) {
 		{"evictctl", 0, []string{"/usr/bin/evictctl", "version"}, "v9.9.9"},
 		{"evictd", 0, []string{"evictd", "--help"}, "--config"}, // found by PATH
 		{"evictd-kube", 61119, []string{"/usr/bin/evictd-kube", "--version"}, "evictd-kube v9.9.9"},
+		{"evictd-controller", 61120, []string{"/usr/bin/evictd-controller", "--version"}, "evictd-controller v9.9.9"},
 	}
 	spec := node.PodSpec{Name: "image"}
 	for _, r := range runs {

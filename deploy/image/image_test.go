@@ -45,7 +45,7 @@ func programHeaders(types []elf.ProgType) (list []elf.Prog64) {
 	return list
 }
 
-// programDir returns a directory with the three programs.
+// programDir returns a directory with the programs.
 func programDir(t *testing.T, arch string) string {
 	t.Helper()
 	dir := t.TempDir()

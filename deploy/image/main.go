@@ -1,8 +1,9 @@
-// Command image writes a container image of evictd, evictd-kube and evictctl as one tar, without a container runtime:
+// Command image writes a container image of evictd, evictd-kube, evictd-controller and evictctl as one tar, without a
+// container runtime:
 //
 //	image -o FILE -version VERSION [-revision COMMIT] [-created SECONDS] ARCH=DIR...
 //
-// DIR has the three programs for linux/ARCH, built without cgo. With several architectures the image has a manifest for
+// DIR has the four programs for linux/ARCH, built without cgo. With several architectures the image has a manifest for
 // each. The tar is an OCI image layout (ctr image import, skopeo copy oci-archive:FILE), and has the manifest.json that
 // docker load reads. The same programs, version, revision and time give the same bytes.
 package main

@@ -9,7 +9,7 @@ import (
 )
 
 // programs are the files of the image, in /usr/bin.
-var programs = []string{"evictctl", "evictd", "evictd-kube"}
+var programs = []string{"evictctl", "evictd", "evictd-controller", "evictd-kube"}
 
 // machines has the machine of each architecture in an ELF header.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}

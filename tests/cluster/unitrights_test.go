@@ -20,33 +20,16 @@ import (
 // Node object.
 func TestUnitRights(t *testing.T) {
 	t.Parallel()
-	programs := findPrograms(t, kubectl)
 	r := newRig(t)
 	r.build()
 	for _, name := range []string{"n1", "n2"} {
 		r.must("POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+name+`"}}`)
 		r.must("POST", "/api/v1/namespaces/default/pods", policyPod("on-"+name, name, ""))
 	}
-	if err := os.Symlink(filepath.Join(programs, kubectl), filepath.Join(r.dir, "kubectl")); err != nil {
-		t.Fatal(err)
-	}
-	readManifests(t)
-	shell := func(dir string, commands []string) {
-		t.Helper()
-		if len(commands) == 0 {
-			t.Fatal("deploy/README.md has no such commands")
-		}
-		cmd := exec.Command("sh", "-e", "-c", strings.Join(commands, ""))
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+r.dir+":"+os.Getenv("PATH"), "HOME="+r.dir, "KUBECONFIG="+r.adminConfig("admin", adminToken))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", commands, err, out)
-		}
-	}
-	shell("../..", readmeCommands(t, unitsReadme, "kubectl apply -k", "kubectl apply -k"))
+	r.shell("../..", readmeCommands(t, unitsReadme, "kubectl apply -k", "kubectl apply -k"))
 	commands := readmeCommands(t, unitsReadme, "node=NAME", "EOF\n")
 	commands[0] = strings.Replace(commands[0], "NAME", "n1", 1)
-	shell(r.dir, commands)
+	r.shell(r.dir, commands)
 	content, err := os.ReadFile(filepath.Join(r.dir, "evictd-kube.kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +78,25 @@ func TestUnitRights(t *testing.T) {
 		code, _ := r.as(token, http.MethodGet, pods+"on-n1", "")
 		return code == http.StatusUnauthorized
 	})
+}
+
+// shell runs commands of a README in a directory, as the administrator.
+func (r *rig) shell(dir string, commands []string) {
+	r.t.Helper()
+	if len(commands) == 0 {
+		r.t.Fatal("the README has no such commands")
+	}
+	readManifests(r.t)
+	link := filepath.Join(r.dir, "kubectl")
+	if err := os.Symlink(filepath.Join(findPrograms(r.t, kubectl), kubectl), link); err != nil && !os.IsExist(err) {
+		r.t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-e", "-c", strings.Join(commands, ""))
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+r.dir+":"+os.Getenv("PATH"), "HOME="+r.dir, "KUBECONFIG="+r.adminConfig("admin", adminToken))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("%s: %v\n%s", commands, err, out)
+	}
 }
 
 const unitsReadme = "../../deploy/README.md"

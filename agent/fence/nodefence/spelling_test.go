@@ -26,13 +26,15 @@ func TestNormalize(t *testing.T) {
 		{"", "", "", "", []string{`step is ""`, `status is ""`}},
 		{"powermanagement", "New", "powermanagement", fence.New, []string{`step is "powermanagement"`}},
 		{"isolation ", "New", "isolation ", fence.New, []string{`step is "isolation "`}},
-		{"recovery", "finished", fence.Recovery, "finished", []string{"NodeFence node-fence-a", `status is "finished"`, "New, Running, Done or Error"}},
+		{"recovery", "finished", fence.Recovery, "finished",
+			[]string{"NodeFence node-fence-a", `status is "finished"`, "New, Running, Done or Error"}},
 	} {
 		f := NodeFence{Progress: fence.Progress{Step: fence.StepName(tt.step), Status: fence.Status(tt.status)}}
 		f.Name = ObjectName("a")
 		err := f.Normalize()
 		if f.Step != tt.wantStep || f.Status != tt.wantStatus || (err != nil) != (tt.errs != nil) {
-			t.Errorf("Normalize of %q, %q = %q, %q, %v; want %q, %q", tt.step, tt.status, f.Step, f.Status, err, tt.wantStep, tt.wantStatus)
+			t.Errorf("Normalize of %q, %q = %q, %q, %v; want %q, %q",
+				tt.step, tt.status, f.Step, f.Status, err, tt.wantStep, tt.wantStatus)
 		}
 		for _, want := range tt.errs {
 			if err != nil && !strings.Contains(err.Error(), want) {
