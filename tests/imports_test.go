@@ -49,14 +49,14 @@ var importRules = map[string][]string{
 	"agent/kube":            {"agent/signal", "agent/evict"},
 	"agent/kube/evictions":  {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
 	"agent/kube/cluster":    {"agent/kube", "agent/evict"},
-	"agent/fence":           {"agent/fence"},
-	"agent/fence/nodefence": {"agent/fence"},
 	"agent/state":           {"agent/evict", "agent/signal", "agent/shutdown", "agent/kube"},
 	"agent/control":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/metrics":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/systemd":         {},
+	"agent/controller":      {"agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/version"},
 	"agent":                 {"agent/...", "kernel", "cri"},
 	"cmd/evictd":            {"agent", "agent/version"},
+	"cmd/evictd-controller": {"agent/controller", "agent/version"},
 	"cmd/evictd-kube":       {"agent/kube", "agent/kube/cluster", "agent/version"},
 	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
 	"deploy/image":          {},
@@ -140,6 +140,23 @@ func TestDaemonLinksNothingForbidden(t *testing.T) {
 					t.Errorf("the daemon links %s: %s", dep, why)
 				}
 			}
+		}
+	}
+}
+
+// TestControllerRuntimeIsTheControllers: only agent/controller imports controller-runtime, and of the commands only
+// evictd-controller links it.
+func TestControllerRuntimeIsTheControllers(t *testing.T) {
+	const runtime = "sigs.k8s.io/controller-runtime"
+	isRuntime := func(p string) bool { return p == runtime || strings.HasPrefix(p, runtime+"/") }
+	for _, p := range list(t, "./...") {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		if path != "agent/controller" && slices.ContainsFunc(p.Imports, isRuntime) {
+			t.Errorf("%s imports controller-runtime; only agent/controller may", path)
+		}
+		linked := slices.ContainsFunc(p.Deps, isRuntime)
+		if program := path == "cmd/evictd-controller"; strings.HasPrefix(path, "cmd/") && linked != program {
+			t.Errorf("%s links controller-runtime: %t; want %t", path, linked, program)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// readingTimeout bounds one reading. A slow BMC needs some seconds for each command of a session.
+	// readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each command
+	// of a session.
 	readingTimeout = 30 * time.Second
 	// returnTimeout is how long a call may take to return after its context has ended.
 	returnTimeout = 2 * time.Second
@@ -210,7 +211,8 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 type identityError struct{ device, node string }
 
 func (e *identityError) Error() string {
-	return fmt.Sprintf("the device's UUID %q does not match systemUUID %q of the Node: correct the device's address, or set identity=none if the device has no UUID of the machine", e.device, e.node)
+	return fmt.Sprintf("the device's UUID %q does not match systemUUID %q of the Node: correct the device's address, "+
+		"or set identity=none if the device has no UUID of the machine", e.device, e.node)
 }
 
 // identify returns an error unless the device switches the machine of the node.
@@ -255,7 +257,11 @@ func (e *executor) read(node, uid string, m *fence.Method) {
 
 // reading reads a device in a session of its own. It begins after an act on the device has ended.
 func (e *executor) reading(m *fence.Method) fence.Reading {
-	ctx, cancel := context.WithTimeout(e.ctx, readingTimeout)
+	timeout := readingTimeout
+	if d := m.Deadline.Duration; d > 0 {
+		timeout = min(timeout, d)
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, timeout)
 	defer cancel()
 	release, err := e.acquire(ctx, m.Device)
 	r := fence.Reading{Device: m.Device, Power: fence.PowerUnknown, Started: metav1.NowMicro()}
@@ -283,8 +289,8 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 	if err != nil {
 		r.Error = err.Error()
 	}
-	// If only the UUID could not be read, the power counts: On contradicts a proof.
-	if power != "" {
+	// Without the UUID it is unknown whose power is off. On counts, because it contradicts a proof.
+	if power != "" && (err == nil || power == fence.PowerOn) {
 		r.Power, r.UUID = power, uuid
 	}
 	return r

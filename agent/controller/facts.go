@@ -103,7 +103,9 @@ func keptClaims(pods []corev1.Pod) map[types.NamespacedName]bool {
 }
 
 // attachmentFacts returns what a decision needs of VolumeAttachments. A volume without a claim is kept by no pod.
-func attachmentFacts(ctx context.Context, live liveReader, list []storagev1.VolumeAttachment, kept map[types.NamespacedName]bool) ([]fence.Attachment, error) {
+func attachmentFacts(
+	ctx context.Context, live liveReader, list []storagev1.VolumeAttachment, kept map[types.NamespacedName]bool,
+) ([]fence.Attachment, error) {
 	var facts []fence.Attachment
 	for i := range list {
 		a := &list[i]

@@ -64,8 +64,8 @@ func (l liveReader) nodeFence(ctx context.Context, node string) (*nodefence.Node
 // nodeFences returns all NodeFences.
 func (l liveReader) nodeFences(ctx context.Context) ([]nodefence.NodeFence, error) {
 	var all []nodefence.NodeFence
-	list := &nodefence.NodeFenceList{}
-	if err := l.pages(ctx, list, func() { all = append(all, list.Items...) }); err != nil {
+	err := pages(ctx, l.reader, func(list *nodefence.NodeFenceList) { all = append(all, list.Items...) })
+	if err != nil {
 		return nil, fmt.Errorf("list NodeFences: %w", err)
 	}
 	return all, nil
@@ -89,8 +89,8 @@ func (l liveReader) lease(ctx context.Context, node string) (renewed time.Time, 
 // pods returns the pods that are bound to a node.
 func (l liveReader) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var all []corev1.Pod
-	list := &corev1.PodList{}
-	err := l.pages(ctx, list, func() { all = append(all, list.Items...) }, client.MatchingFields{"spec.nodeName": node})
+	err := pages(ctx, l.reader, func(list *corev1.PodList) { all = append(all, list.Items...) },
+		client.MatchingFields{"spec.nodeName": node})
 	if err != nil {
 		return nil, fmt.Errorf("list pods of Node %s: %w", node, err)
 	}
@@ -100,8 +100,7 @@ func (l liveReader) pods(ctx context.Context, node string) ([]corev1.Pod, error)
 // attachments returns the VolumeAttachments of a node. The API server can't select them by node.
 func (l liveReader) attachments(ctx context.Context, node string) ([]storagev1.VolumeAttachment, error) {
 	var all []storagev1.VolumeAttachment
-	list := &storagev1.VolumeAttachmentList{}
-	err := l.pages(ctx, list, func() {
+	err := pages(ctx, l.reader, func(list *storagev1.VolumeAttachmentList) {
 		for i := range list.Items {
 			if list.Items[i].Spec.NodeName == node {
 				all = append(all, list.Items[i])
@@ -128,15 +127,19 @@ func (l liveReader) claim(ctx context.Context, volume string) (types.NamespacedN
 	return types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}, nil
 }
 
-// pages lists all pages of list, and calls add after each.
-func (l liveReader) pages(ctx context.Context, list client.ObjectList, add func(), o ...client.ListOption) error {
-	o = append(o, client.Limit(pageSize))
+// pages lists all objects and calls add with each page. A page is decoded into a list of its own: decoding into one that
+// is in use would change its objects.
+func pages[L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, reader client.Reader, add func(P), options ...client.ListOption) error {
 	next := ""
 	for {
-		if err := l.reader.List(ctx, list, append(o, client.Continue(next))...); err != nil {
+		list := P(new(L))
+		if err := reader.List(ctx, list, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
 			return err
 		}
-		add()
+		add(list)
 		if next = list.GetContinue(); next == "" {
 			return nil
 		}

@@ -19,6 +19,10 @@ import (
 	"github.com/evictd/evictd/agent/fence/plan"
 )
 
+// strict makes the API server refuse a NodeFence with fields that its CustomResourceDefinition does not have. Else it
+// would drop them, and orders would be carried out of a state that was not saved.
+const strict = client.FieldValidation(metav1.FieldValidationStrict)
+
 // pass is one look at a node.
 type pass struct {
 	*reconciler
@@ -90,14 +94,16 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 }
 
 // decide makes a Step and saves the new state in nf. The orders are valid only if there is no error.
-func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, in *fence.Inputs) (*fence.State, fence.Orders, error) {
+func (p *pass) decide(
+	ctx context.Context, nf *nodefence.NodeFence, state *fence.State, in *fence.Inputs,
+) (*fence.State, fence.Orders, error) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
 	in.Gate = p.gate(ctx, state)
 	next, orders := fence.Step(*state, *in, time.Now())
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
-		if err := p.writer.Update(ctx, changed); err != nil {
+		if err := p.writer.Update(ctx, changed, strict); err != nil {
 			return nil, fence.Orders{}, fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
 		}
 		*nf = *changed
@@ -107,7 +113,9 @@ func (p *pass) decide(ctx context.Context, nf *nodefence.NodeFence, state *fence
 }
 
 // carryOut does what was ordered after state was saved in nf. Acts and readings do not wait for the other orders.
-func (p *pass) carryOut(ctx context.Context, nf *nodefence.NodeFence, state *fence.State, orders *fence.Orders, lease time.Time) error {
+func (p *pass) carryOut(
+	ctx context.Context, nf *nodefence.NodeFence, state *fence.State, orders *fence.Orders, lease time.Time,
+) error {
 	p.report(nf, orders.Events)
 	if orders.Act != nil && !state.DryRun {
 		p.act(state, orders.Act, lease)
@@ -230,7 +238,7 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 		}
 	}
 	nf := newNodeFence(state)
-	if err := p.writer.Create(ctx, nf); err != nil {
+	if err := p.writer.Create(ctx, nf, strict); err != nil {
 		return fmt.Errorf("create NodeFence %s: %w", nf.Name, err)
 	}
 	p.report(nf, events)

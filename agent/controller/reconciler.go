@@ -173,34 +173,34 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	case err != nil:
 		return err
 	case nf == nil || string(nf.UID) != o.fence:
-		return fmt.Errorf("NodeFence %s is gone", nodefence.ObjectName(o.node))
+		return fmt.Errorf("the NodeFence %s is gone", nodefence.ObjectName(o.node))
 	case nf.ResourceVersion != s.resourceVersion || nf.State.Intent == nil || nf.State.Intent.ID != o.intent.ID:
-		return fmt.Errorf("NodeFence %s was changed since the act was decided on", nf.Name)
+		return fmt.Errorf("the NodeFence %s was changed since the act was decided on", nf.Name)
 	}
 	node, err := live.node(ctx, o.node)
 	switch {
 	case err != nil:
 		return err
 	case node == nil || string(node.UID) != o.target.UID:
-		return fmt.Errorf("Node %s was deleted or replaced", o.node)
+		return fmt.Errorf("the Node %s was deleted or replaced", o.node)
 	}
 	if o.intent.Action == fence.On {
 		if taintIndex(node, &outOfService) >= 0 {
-			return fmt.Errorf("Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
+			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
 		}
 		return nil
 	}
 	if ready(node) {
-		return fmt.Errorf("Node %s is Ready", o.node)
+		return fmt.Errorf("the Node %s is Ready", o.node)
 	}
 	renewed, found, err := live.lease(ctx, o.node)
 	switch {
 	case err != nil:
 		return err
 	case !found:
-		return fmt.Errorf("Node %s has no Lease", o.node)
+		return fmt.Errorf("the Node %s has no Lease", o.node)
 	case !renewed.Equal(o.lease):
-		return fmt.Errorf("Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,9 +68,9 @@ type Options struct {
 func Run(ctx context.Context, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	logger := logr.FromSlogHandler(o.Log.Handler())
+	klog.SetSlogLogger(o.Log)
+	logger := klog.Background()
 	ctrl.SetLogger(logger)
-	klog.SetLogger(logger)
 	config, err := restConfig(o.Kubeconfig)
 	if err != nil {
 		return err
@@ -117,7 +116,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nodefence.AddToScheme(s)
 }
 
-func newManager(config *rest.Config, o *Options, identity string, logger logr.Logger) (manager.Manager, error) {
+func newManager(config *rest.Config, o *Options, identity string, logger klog.Logger) (manager.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, fmt.Errorf("types of the API: %w", err)

@@ -43,7 +43,10 @@ func (in *Detail) DeepCopyInto(out *Detail) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	in.IntentSeen.DeepCopyInto(&out.IntentSeen)
 	in.LastAct.DeepCopyInto(&out.LastAct)
+	in.LateUntil.DeepCopyInto(&out.LateUntil)
+	in.LastOn.DeepCopyInto(&out.LastOn)
 	if in.Readings != nil {
 		in, out := &in.Readings, &out.Readings
 		*out = make([]Reading, len(*in))
@@ -56,6 +59,8 @@ func (in *Detail) DeepCopyInto(out *Detail) {
 		*out = new(Proof)
 		(*in).DeepCopyInto(*out)
 	}
+	in.Untainted.DeepCopyInto(&out.Untainted)
+	in.PowerAt.DeepCopyInto(&out.PowerAt)
 	in.Deadline.DeepCopyInto(&out.Deadline)
 	in.NextAttempt.DeepCopyInto(&out.NextAttempt)
 	in.HealthySince.DeepCopyInto(&out.HealthySince)

@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestStrippedNode(t *testing.T) {
+	n := deadNode()
+	n.Labels = map[string]string{corev1.LabelTopologyZone: "z1", labelControlPlane: "", "app": "x"}
+	n.Annotations = map[string]string{annotationFence: fenceUID, "csi.volume.kubernetes.io/nodeid": "{}"}
+	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}}}
+	want := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", UID: nodeUID,
+			Labels:      map[string]string{corev1.LabelTopologyZone: "z1", labelControlPlane: ""},
+			Annotations: map[string]string{annotationFence: fenceUID},
+		},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}},
+	}
+	got, err := strip(stripNode)(n)
+	if diff := cmp.Diff(any(want), got); diff != "" || err != nil {
+		t.Errorf("strip: %v, difference (-want +got):\n%s", err, diff)
+	}
+	if _, err := strip(stripNode)(&corev1.Pod{}); err == nil {
+		t.Error("strip of a pod as a Node = nil; want an error")
+	}
+	if got, err := strip(stripNode)(cache.DeletedFinalStateUnknown{Obj: n}); err != nil || got.(*corev1.Node).Name != "n1" {
+		t.Errorf("strip of a deleted Node = %v, %v", got, err)
+	}
+}
+
+// The cache has no value of a Secret, and the configuration is parsed with the keys.
+func TestStrippedSecret(t *testing.T) {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "evictd", Name: "fence-method-template-bmc",
+			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "hunter2"},
+		},
+		Data: map[string][]byte{"password": []byte("hunter2")},
+	}
+	got, err := strip(stripSecret)(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := got.(*corev1.Secret).Marshal()
+	if err != nil || strings.Contains(string(text), "hunter2") {
+		t.Errorf("strip left the value: %q, %v", text, err)
+	}
+	o := objects(nil, []corev1.Secret{*s, {ObjectMeta: metav1.ObjectMeta{Name: "tls"}}})
+	if len(o.Secrets) != 1 || o.Secrets[0].Name != s.Name {
+		t.Fatalf("Secrets = %v; want %s", o.Secrets, s.Name)
+	}
+	if value, ok := o.Secrets[0].Data["password"]; !ok || value != "" {
+		t.Errorf("password = %q, %t; want the key alone", value, ok)
+	}
+}
+
+// Only ConfigMaps and Secrets of the controller's namespace are watched.
+func TestWatchedNamespaces(t *testing.T) {
+	for object, o := range cacheOptions("evictd").ByObject {
+		_, own := o.Namespaces["evictd"]
+		switch object.(type) {
+		case *corev1.ConfigMap, *corev1.Secret:
+			if len(o.Namespaces) != 1 || !own {
+				t.Errorf("%T: namespaces %v; want evictd", object, o.Namespaces)
+			}
+		}
+		if o.Transform == nil {
+			t.Errorf("%T: objects are not stripped", object)
+		}
+	}
+}

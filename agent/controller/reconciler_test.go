@@ -1,0 +1,383 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+var request = reconcile.Request{NamespacedName: types.NamespacedName{Name: "n1"}}
+
+func getFence(t *testing.T, api client.Client) *nodefence.NodeFence {
+	t.Helper()
+	nf := &nodefence.NodeFence{}
+	if err := api.Get(t.Context(), types.NamespacedName{Name: nodefence.ObjectName("n1")}, nf); apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return nf
+}
+
+func getNode(t *testing.T, api client.Client) *corev1.Node {
+	t.Helper()
+	n := &corev1.Node{}
+	if err := api.Get(t.Context(), request.NamespacedName, n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// reconcileFor calls Reconcile as a controller does, for a time.
+func reconcileFor(t *testing.T, r *reconciler, d time.Duration) {
+	t.Helper()
+	wake := make(chan struct{}, 1)
+	r.executor.done = func(string) {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		result, err := r.Reconcile(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait := time.Until(end)
+		if result.RequeueAfter > 0 {
+			wait = min(wait, result.RequeueAfter)
+		}
+		select {
+		case <-wake:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// A fence is created after the Lease was unchanged for the grace period by the controller's own clock, then the node is
+// quarantined, the machine is switched off, and the release waits for a proof that does not come.
+func TestNoReleaseWithoutProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &faultyDevice{uuid: machine, status: func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }}
+		r, api := testReconciler(t, d, interceptor.Funcs{}, deadNode(), healthyNode("n2"), healthyNode("n3"),
+			leaseOf("n1", time.Now().Add(-time.Hour)), pod("db-0", "StatefulSet", nil))
+		r.executor.check = r.checkAct
+		grace := testPlan().Timings.Grace.Duration
+		reconcileFor(t, r, grace-time.Second)
+		if nf := getFence(t, api); nf != nil {
+			t.Errorf("fence created before the grace period was over: %+v", nf)
+		}
+		reconcileFor(t, r, 20*time.Second)
+		if nf := getFence(t, api); nf == nil || nf.State.Target.UID != nodeUID {
+			t.Fatalf("fence = %+v; want one of the Node's UID", nf)
+		}
+		reconcileFor(t, r, 30*time.Minute)
+		if d.called("off") == 0 {
+			t.Errorf("the machine was not switched off: %+v", getFence(t, api))
+		}
+		n := getNode(t, api)
+		if taintIndex(n, &quarantine) < 0 || taintIndex(n, &outOfService) >= 0 {
+			t.Errorf("taints = %v; want the quarantine alone", n.Spec.Taints)
+		}
+		if err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{}); err != nil {
+			t.Errorf("pod: %v; want that it stays", err)
+		}
+		nf := getFence(t, api)
+		if nf.Status != fence.Error || nf.State.Proof != nil {
+			t.Errorf("fence = %+v; want an error without proof", nf)
+		}
+		if d.most != 1 {
+			t.Errorf("%d calls of the device at the same time; want 1", d.most)
+		}
+	})
+}
+
+// The whole way with a device that is off after it was switched off.
+func TestReleaseAfterProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &faultyDevice{uuid: machine}
+		d.status = func(context.Context) (fence.Power, error) {
+			if d.called("off") > 0 {
+				return fence.PowerOff, nil
+			}
+			return fence.PowerOn, nil
+		}
+		r, api := testReconciler(t, d, interceptor.Funcs{}, deadNode(), healthyNode("n2"), healthyNode("n3"),
+			leaseOf("n1", time.Now().Add(-time.Hour)), pod("db-0", "StatefulSet", nil))
+		r.executor.check = r.checkAct
+		reconcileFor(t, r, 10*time.Minute)
+		err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{})
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("pod: %v; want that it is deleted", err)
+		}
+		nf := getFence(t, api)
+		if nf == nil || nf.State.Phase != fence.Released || nf.State.Proof == nil || len(nf.State.Proof.Readings) != 2 {
+			t.Errorf("fence = %+v; want released after two readings", nf)
+		}
+		if n := getNode(t, api); taintIndex(n, &outOfService) >= 0 || taintIndex(n, &quarantine) < 0 {
+			t.Errorf("taints = %v; want the quarantine alone", n.Spec.Taints)
+		}
+		if n := d.called("off"); n != 1 {
+			t.Errorf("off was sent %d times; want once", n)
+		}
+	})
+}
+
+// After a conflict nothing is carried out, and outcomes and readings are there for the next pass.
+func TestConflictKeepsResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conflicts := 1
+		d := &faultyDevice{uuid: machine}
+		nf := runningFence(func(s *fence.State) {
+			s.Intent = &fence.Intent{
+				ID: "1", Attempt: 1, Step: fence.PowerManagement, Method: "bmc-off", Action: fence.Off, Executor: "c1-0",
+				Issued: metav1.NowMicro(), Deadline: metav1.NewMicroTime(time.Now().Add(time.Minute)),
+			}
+		})
+		r, api := testReconciler(t, d, interceptor.Funcs{
+			Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+				if conflicts--; conflicts >= 0 {
+					return apierrors.NewConflict(corev1.Resource("nodefences"), o.GetName(), errors.New("changed"))
+				}
+				return c.Update(ctx, o, options...)
+			},
+		}, deadNode(), nf, healthyNode("n2"), healthyNode("n3"), leaseOf("n1", time.Now()))
+		r.executor.pending("n1", fenceUID)
+		o := offOrder("1")
+		r.executor.act(o)
+		synctest.Wait()
+		result, err := r.Reconcile(t.Context(), request)
+		if err != nil || result.RequeueAfter != firstConflictWait {
+			t.Errorf("Reconcile = %+v, %v; want to be repeated after %v", result, err, firstConflictWait)
+		}
+		if n := getNode(t, api); len(n.Spec.Taints) > 0 {
+			t.Errorf("taints after a conflict = %v; want none", n.Spec.Taints)
+		}
+		if outcomes, _, _ := r.executor.pending("n1", fenceUID); len(outcomes) != 1 {
+			t.Errorf("outcomes after a conflict = %+v; want one", outcomes)
+		}
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		if got := getFence(t, api); len(got.State.Acts) != 1 || got.State.Intent != nil {
+			t.Errorf("acts = %+v, intent %+v; want the act that ended", got.State.Acts, got.State.Intent)
+		}
+		if outcomes, _, _ := r.executor.pending("n1", fenceUID); len(outcomes) != 0 {
+			t.Errorf("outcomes after the state was saved = %+v; want none", outcomes)
+		}
+	})
+}
+
+// The controller checks the proof again, whatever was ordered.
+func TestOrdersWithoutProof(t *testing.T) {
+	proof := &fence.Proof{How: fence.ByReadings}
+	orders := fence.Orders{
+		Taints: fence.Taints{Quarantine: true, OutOfService: true},
+		Delete: []fence.Pod{{UID: "uid-of-db-0", Namespace: "default", Name: "db-0"}},
+	}
+	for name, tt := range map[string]struct {
+		change  func(*fence.State)
+		node    string
+		release bool
+	}{
+		"no proof":     {func(s *fence.State) { s.Phase = fence.Releasing }, nodeUID, false},
+		"other phase":  {func(s *fence.State) { s.Phase, s.Proof = fence.Proving, proof }, nodeUID, false},
+		"dry run":      {func(s *fence.State) { s.Phase, s.Proof, s.DryRun = fence.Releasing, proof, true }, nodeUID, false},
+		"another Node": {func(s *fence.State) { s.Phase, s.Proof = fence.Releasing, proof }, "other", false},
+		"proof":        {func(s *fence.State) { s.Phase, s.Proof = fence.Releasing, proof }, nodeUID, true},
+	} {
+		n := deadNode()
+		n.UID = types.UID(tt.node)
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, n, pod("db-0", "StatefulSet", nil))
+		nf := runningFence(tt.change)
+		state := stateOf(nf)
+		p := &pass{reconciler: r, name: "n1", node: getNode(t, api)}
+		if err := p.carryOut(t.Context(), nf, &state, &orders, time.Time{}); err != nil {
+			t.Errorf("%s: carryOut = %v", name, err)
+		}
+		if got := taintIndex(getNode(t, api), &outOfService) >= 0; got != tt.release {
+			t.Errorf("%s: out-of-service taint set: %t; want %t", name, got, tt.release)
+		}
+		err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{})
+		if got := apierrors.IsNotFound(err); got != tt.release {
+			t.Errorf("%s: pod deleted: %t; want %t", name, got, tt.release)
+		}
+	}
+}
+
+// A pod is deleted by its UID and without grace.
+func TestDeletePods(t *testing.T) {
+	var options client.DeleteOptions
+	r, _ := testReconciler(t, nil, interceptor.Funcs{
+		Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, o ...client.DeleteOption) error {
+			options.ApplyOptions(o)
+			return apierrors.NewConflict(corev1.Resource("pods"), "db-0", errors.New("the UID in the precondition does not match"))
+		},
+	}, deadNode())
+	p := &pass{reconciler: r, name: "n1"}
+	if err := p.deletePods(t.Context(), []fence.Pod{{UID: "a", Namespace: "default", Name: "db-0"}}); err != nil {
+		t.Errorf("deletePods = %v; want nil for a pod that was replaced", err)
+	}
+	if o := options; o.Preconditions == nil || *o.Preconditions.UID != "a" || o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0 {
+		t.Errorf("options = %+v; want the UID and no grace", o)
+	}
+}
+
+func TestCheckAct(t *testing.T) {
+	renewed := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	intent := func(s *fence.State) { s.Intent = &fence.Intent{ID: "1"} }
+	for name, tt := range map[string]struct {
+		node   func(*corev1.Node)
+		fence  func(*fence.State)
+		order  func(*order)
+		saved  string // resourceVersion; empty: the present one
+		reason string // empty: go
+	}{
+		"off":            {},
+		"Ready":          {node: func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue }, reason: "Node n1 is Ready"},
+		"replaced":       {node: func(n *corev1.Node) { n.UID = "other" }, reason: "Node n1 was deleted or replaced"},
+		"Lease renewed":  {order: func(o *order) { o.lease = renewed.Add(-time.Second) }, reason: "Lease of Node n1 was renewed"},
+		"another fence":  {order: func(o *order) { o.fence = "other" }, reason: "NodeFence node-fence-n1 is gone"},
+		"changed":        {saved: "1", reason: "NodeFence node-fence-n1 was changed"},
+		"another intent": {fence: func(s *fence.State) { s.Intent.ID = "2" }, reason: "NodeFence node-fence-n1 was changed"},
+		"on":             {order: func(o *order) { o.intent.Action, o.lease = fence.On, time.Time{} }},
+		"on with taint": {
+			node:  func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} },
+			order: func(o *order) { o.intent.Action = fence.On }, reason: "out-of-service taint",
+		},
+	} {
+		n := deadNode()
+		if tt.node != nil {
+			tt.node(n)
+		}
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, n, leaseOf("n1", renewed), runningFence(func(s *fence.State) {
+			intent(s)
+			if tt.fence != nil {
+				tt.fence(s)
+			}
+		}))
+		r.saved("n1").resourceVersion = getFence(t, api).ResourceVersion
+		if tt.saved != "" {
+			r.saved("n1").resourceVersion = tt.saved
+		}
+		o := offOrder("1")
+		o.lease = renewed
+		if tt.order != nil {
+			tt.order(o)
+		}
+		err := r.checkAct(t.Context(), o)
+		if tt.reason == "" && err != nil || tt.reason != "" && (err == nil || !strings.Contains(err.Error(), tt.reason)) {
+			t.Errorf("%s: checkAct = %v; want %q", name, err, tt.reason)
+		}
+	}
+}
+
+// Nodes that are Ready, and those that are not but have no plan, are not read from the API server.
+func TestIdle(t *testing.T) {
+	dead := deadNode()
+	dead.Name = "unplanned"
+	r, _ := testReconciler(t, nil, interceptor.Funcs{}, healthyNode("n1"), dead)
+	_, live := testReconciler(t, nil, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			t.Errorf("request for %T %s", o, key)
+			return nil
+		},
+	})
+	r.observer.live = newLiveReader(live, "evictd")
+	for _, name := range []string{"n1", "unplanned", "gone"} {
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		if err != nil || result != (reconcile.Result{}) {
+			t.Errorf("%s: Reconcile = %+v, %v; want nothing", name, result, err)
+		}
+	}
+}
+
+// Without the Node or the NodeFence nothing is decided. Without pods, the rest goes on.
+func TestUnreadable(t *testing.T) {
+	down := apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "get", corev1.Resource("x"), "n1", "", 0, false)
+	for _, tt := range []struct {
+		object client.Object
+		saved  bool
+	}{{&corev1.Node{}, false}, {&nodefence.NodeFence{}, false}, {&corev1.Pod{}, true}} {
+		refuse := false
+		unreadable := func(o any) bool {
+			switch o.(type) {
+			case *corev1.Node:
+				_, same := tt.object.(*corev1.Node)
+				return refuse && same
+			case *nodefence.NodeFence:
+				_, same := tt.object.(*nodefence.NodeFence)
+				return refuse && same
+			case *corev1.PodList:
+				_, same := tt.object.(*corev1.Pod)
+				return refuse && same
+			}
+			return false
+		}
+		r, api := testReconciler(t, nil, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+				if unreadable(o) {
+					return down
+				}
+				return c.Get(ctx, key, o, options...)
+			},
+			List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+				if unreadable(o) {
+					return down
+				}
+				return c.List(ctx, o, options...)
+			},
+		}, deadNode(), runningFence(func(s *fence.State) { s.Status, s.Attempt = fence.New, 0 }), leaseOf("n1", time.Now()))
+		before := getFence(t, api).ResourceVersion
+		_, cache := testReconciler(t, nil, interceptor.Funcs{}, deadNode())
+		r.cached, refuse = cache, true
+		result, err := r.Reconcile(t.Context(), request)
+		if err != nil || result.RequeueAfter <= 0 {
+			t.Errorf("%T unreadable: Reconcile = %+v, %v; want that it is repeated", tt.object, result, err)
+		}
+		refuse = false
+		if saved := getFence(t, api).ResourceVersion != before; saved != tt.saved {
+			t.Errorf("%T unreadable: state saved: %t; want %t", tt.object, saved, tt.saved)
+		}
+	}
+}
+
+// The taints of a fence that is gone are removed, and a finished NodeFence is deleted after its time.
+func TestSweep(t *testing.T) {
+	n := healthyNode("n1")
+	n.Annotations = map[string]string{annotationFence: fenceUID, annotationOutOfService: fenceUID}
+	n.Spec.Taints = []corev1.Taint{quarantine, outOfService}
+	for name, ended := range map[string]time.Duration{"gone": 0, "ended": time.Hour, "expired": 25 * time.Hour} {
+		objects := []client.Object{n.DeepCopy()}
+		if ended > 0 {
+			objects = append(objects, runningFence(func(s *fence.State) {
+				s.FinishedAt, s.Result = metav1.NewMicroTime(time.Now().Add(-ended)), fence.Recovered
+			}))
+		}
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, objects...)
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Errorf("%s: Reconcile = %v", name, err)
+		}
+		if n := getNode(t, api); len(n.Spec.Taints) > 0 || marked(n) {
+			t.Errorf("%s: taints = %v, annotations %v; want none", name, n.Spec.Taints, n.Annotations)
+		}
+		if got, want := getFence(t, api) != nil, name == "ended"; got != want {
+			t.Errorf("%s: NodeFence exists: %t; want %t", name, got, want)
+		}
+	}
+}
