@@ -29,8 +29,8 @@ var recoverySteps = []struct {
 	{InService, ""},
 	{CommandOn, ""},
 	{Booted, ""},
-	{Unquarantined, ""},
 	{FenceChanged, Recovered},
+	{Unquarantined, ""},
 }
 
 // CheckRecovery returns an error unless a fence of a lost node went through all steps, in their order.
