@@ -1,12 +1,9 @@
 package controlplane
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -33,7 +30,7 @@ const (
 // them.
 const ProgramsEnv = "EVICTD_TEST_CLUSTER"
 
-// ErrMissing means that a program was not found. Fetch may help.
+// ErrMissing means that a program was not found. tests/cluster/fetch.sh gets it.
 var ErrMissing = errors.New("program not found")
 
 // FindPrograms returns the directory of programs. The error is ErrMissing if one of them is not there.
@@ -56,15 +53,4 @@ func FindPrograms(names ...string) (string, error) {
 		return "", fmt.Errorf("%w: %s (sh tests/cluster/fetch.sh gets it)", ErrMissing, strings.Join(missing, ", "))
 	}
 	return dir, nil
-}
-
-// Fetch builds the programs into the cache directory, where FindPrograms looks for them. It takes minutes, and installs
-// nothing. The working directory must be the module's root. Progress is written to log.
-func Fetch(ctx context.Context, log io.Writer) error {
-	cmd := exec.CommandContext(ctx, "sh", "tests/cluster/fetch.sh")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("fetch the programs of Kubernetes: %w", err)
-	}
-	return nil
 }

@@ -50,13 +50,6 @@ type Cluster struct {
 	controller *Controller
 }
 
-// Check returns an error that names the programs that are missing.
-func Check() error {
-	_, err := controlplane.FindPrograms(controlplane.Etcd, controlplane.APIServer, controlplane.ControllerManager, controlplane.Scheduler)
-	_, err2 := bmc.Program("ipmi_sim")
-	return errors.Join(err, err2)
-}
-
 // Start starts a cluster of machines. A pod of a StatefulSet runs on the first one, and its volume is attached to it.
 func Start(ctx context.Context, names ...string) (_ *Cluster, err error) {
 	o := controlplane.Options{AuditPolicy: auditPolicy, Users: []controlplane.User{
