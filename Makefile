@@ -1,4 +1,4 @@
-# What a user needs: make demo, make test. What a developer needs: make ci,
+# What a user needs: make demo, make demo-fence, make test. What a developer needs: make ci,
 # make bench. Everything that is built lands in .build.
 
 GO ?= go
@@ -35,6 +35,10 @@ run: build ## evictd in dry run on this host as it is
 .PHONY: demo
 demo: build ## a hog is killed under a private containerd (DRY_RUN=1 only says so)
 	$(GO) run ./tests/demo $(if $(DRY_RUN),-dry-run)
+
+.PHONY: demo-fence
+demo-fence: build ## a lost node of a real control plane is fenced and recovers; needs no root
+	$(GO) run ./tests/fencing/demo
 
 .PHONY: test
 test: build fetch ## everything that needs no virtual machine

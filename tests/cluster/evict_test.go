@@ -187,12 +187,12 @@ func (c *kubeNode) whilePaused(w *workload, f func(*victim)) {
 	c.t.Helper()
 	p := c.waitRunning(w)
 	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
-	signal(c.t, c.api, syscall.SIGSTOP)
+	c.pauseAPI()
 	v := c.observe(w, &p.Pod)
 	c.grow(&p.Pod)
 	c.until("kill of "+w.name, v.ended)
 	f(v)
-	signal(c.t, c.api, syscall.SIGCONT)
+	c.resumeAPI()
 	v.check()
 }
 

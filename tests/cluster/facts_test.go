@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/tests/controlplane"
 )
 
 // kubeUID is the user of evictd-kube in deploy/kubernetes.
@@ -88,7 +90,7 @@ func (b *pair) restarts() {
 // get older.
 func (b *pair) stoppedServer() {
 	b.t.Helper()
-	signal(b.t, b.api, syscall.SIGSTOP)
+	b.pauseAPI()
 	stopped := time.Now()
 	b.stop()
 	b.start()
@@ -101,7 +103,7 @@ func (b *pair) stoppedServer() {
 	if age := b.kubernetes().AgeSeconds; age == nil || *age < time.Since(stopped).Seconds()-5 {
 		b.t.Errorf("age after %v = %v; want no less", time.Since(stopped), age)
 	}
-	signal(b.t, b.api, syscall.SIGCONT)
+	b.resumeAPI()
 	b.until("watching after the stop", func(k *control.Kubernetes) bool { return k.Watching && *k.AgeSeconds < 20 })
 }
 
@@ -253,7 +255,7 @@ func (r *rig) kubeconfig(token string) string {
 	r.t.Helper()
 	return r.write("kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"k","cluster":{"server":"https://%s","certificate-authority":%q}}],
-		"users":[{"name":"u","user":{"tokenFile":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, r.address, r.ca(), token))
+		"users":[{"name":"u","user":{"tokenFile":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, r.address, r.CA(), token))
 }
 
 // pod creates a pod that is bound to a node. The API server's admission may not have
@@ -277,7 +279,7 @@ func (r *rig) delete(name string) {
 func (r *rig) compact() {
 	r.t.Helper()
 	body := `{"key":"AA==","range_end":"AA==","limit":"1"}`
-	resp, err := http.Post("http://"+r.etcdAddress+"/v3/kv/range", "application/json", strings.NewReader(body))
+	resp, err := http.Post("http://"+r.EtcdAddress+"/v3/kv/range", "application/json", strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -286,7 +288,7 @@ func (r *rig) compact() {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		r.t.Fatal(err)
 	}
-	resp, err = http.Post("http://"+r.etcdAddress+"/v3/kv/compaction", "application/json", strings.NewReader(`{"revision":"`+answer.Header.Revision+`","physical":true}`))
+	resp, err = http.Post("http://"+r.EtcdAddress+"/v3/kv/compaction", "application/json", strings.NewReader(`{"revision":"`+answer.Header.Revision+`","physical":true}`))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -305,11 +307,11 @@ func (r *rig) apply(files ...string) {
 			r.t.Fatal(err)
 		}
 		for _, doc := range documents(content) {
-			path, err := resource(doc)
+			object, err := controlplane.ObjectPath([]byte(doc))
 			if err != nil {
 				r.t.Fatalf("%s: %v", file, err)
 			}
-			if _, err := r.request(http.MethodPost, path+"?fieldValidation=Strict", "application/yaml", doc); err != nil {
+			if _, err := r.request(http.MethodPost, path.Dir(object)+"?fieldValidation=Strict", "application/yaml", doc); err != nil {
 				r.t.Fatalf("%s: %v", file, err)
 			}
 		}

@@ -119,18 +119,11 @@ func (c *kubeNode) until(what string, ok func() bool) {
 // startControllers starts the controllers of the workloads and of nodes, and the scheduler.
 func (c *kubeNode) startControllers() {
 	c.t.Helper()
-	config := c.adminConfig("admin", adminToken)
-	port := func() string {
-		_, port, _ := strings.Cut(freeAddress(c.t), ":")
-		return port
-	}
-	c.rig.start("kube-controller-manager", filepath.Join(c.cache, controllerManager), nil,
-		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "kcm"),
-		"--controllers", "deployment-controller,replicaset-controller,statefulset-controller,daemonset-controller,job-controller,"+
-			"node-lifecycle-controller,taint-eviction-controller,garbage-collector-controller,pod-garbage-collector-controller",
-		"--service-account-private-key-file", filepath.Join(c.dir, "sa.key"))
-	c.rig.start("kube-scheduler", filepath.Join(c.cache, scheduler), nil,
-		"--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", port(), "--cert-dir", filepath.Join(c.dir, "scheduler"))
+	c.check(c.StartControllers([]string{
+		"deployment-controller", "replicaset-controller", "statefulset-controller", "daemonset-controller", "job-controller",
+		"node-lifecycle-controller", "taint-eviction-controller", "garbage-collector-controller", "pod-garbage-collector-controller",
+	}))
+	c.check(c.StartScheduler())
 }
 
 // configureKubelet writes the kubelet's configuration. By default the kubelet never evicts. It collects no

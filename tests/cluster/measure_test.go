@@ -263,7 +263,7 @@ func (m *measurement) finish() {
 			}
 		}
 	}
-	content, err := os.ReadFile(m.auditLog())
+	content, err := os.ReadFile(m.AuditLog())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func (r *rig) fenceClient() client.Client {
 		r.t.Fatal(err)
 	}
 	c, err := client.New(&rest.Config{
-		Host: "https://" + r.address, BearerToken: adminToken, TLSClientConfig: rest.TLSClientConfig{CAFile: r.ca()},
+		Host: "https://" + r.address, BearerToken: adminToken, TLSClientConfig: rest.TLSClientConfig{CAFile: r.CA()},
 	}, client.Options{Scheme: scheme})
 	if err != nil {
 		r.t.Fatal(err)

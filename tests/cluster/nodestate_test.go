@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -401,12 +400,12 @@ func TestNodeFaults(t *testing.T) {
 	r := newNodeRig(t)
 	n := r.report()
 	n.set(nodeState(1, time.Now()))
-	signal(t, r.api, syscall.SIGSTOP)
+	r.pauseAPI()
 	n.SetNode(nodeState(2, time.Now(), "EvictdMemoryPressure"))
 	n.until("no answer", func() bool { return strings.Contains(n.lastNode().Why, "does not answer") })
 	n.SetNode(nodeState(3, time.Now(), "EvictdDiskPressure"))
 	time.Sleep(5 * time.Second)
-	signal(t, r.api, syscall.SIGCONT)
+	r.resumeAPI()
 	began := time.Now()
 	n.until("state", func() bool { return n.lastNode() == kube.NodeReport{Number: 3} })
 	t.Logf("written %v after the pause", time.Since(began))

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/evictd/evictd/tests/controlplane"
 )
 
 // named is what the tests read of any object.
@@ -65,7 +67,7 @@ func (r *rig) applyObject(doc string) {
 // with a warning of the API server.
 func (r *rig) patchObject(doc, parameter string) {
 	r.t.Helper()
-	collection, err := resource(doc)
+	object, err := controlplane.ObjectPath([]byte(doc))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -73,7 +75,7 @@ func (r *rig) patchObject(doc, parameter string) {
 	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
 		r.t.Fatal(err)
 	}
-	path := collection + "/" + o.Metadata.Name + "?fieldManager=kubectl&fieldValidation=Strict&" + parameter
+	path := object + "?fieldManager=kubectl&fieldValidation=Strict&" + parameter
 	code, header, answer := r.do(adminToken, http.MethodPatch, path, "application/apply-patch+yaml", doc)
 	if code >= 300 || header.Get("Warning") != "" {
 		r.t.Fatalf("apply %s %s = %d: %s %s", o.Kind, o.Metadata.Name, code, header.Get("Warning"), answer)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -307,9 +306,8 @@ func TestPolicyTypes(t *testing.T) {
 	for _, doc := range renderOverlay(t, "enforce") {
 		r.applyObject(doc)
 	}
-	r.start("kube-controller-manager", filepath.Join(findPrograms(t, controllerManager), controllerManager), nil, "--kubeconfig", r.kubeconfig(r.write("admin-token", adminToken)),
-		"--controllers", "validatingadmissionpolicy-status-controller", "--leader-elect=false", "--cert-dir", filepath.Join(r.dir, "certs"),
-		"--bind-address", "127.0.0.1", "--secure-port", "0")
+	findPrograms(t, controllerManager)
+	r.check(r.StartControllers([]string{"validatingadmissionpolicy-status-controller"}))
 	type policy struct {
 		Metadata struct{ Generation int }
 		Status   struct {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -195,13 +194,13 @@ func TestReportOutage(t *testing.T) {
 		}
 	}
 	paused := order("paused")
-	signal(t, r.api, syscall.SIGSTOP)
+	r.pauseAPI()
 	for _, o := range paused {
 		n.Order(o)
 	}
 	n.want(paused[0].ID, kube.AnswerDelayed)
 	time.Sleep(10 * time.Second) // the back-off grows
-	signal(t, r.api, syscall.SIGCONT)
+	r.resumeAPI()
 	began := time.Now()
 	n.until("reports after a pause", reported(paused))
 	t.Logf("25 reports %v after a pause", time.Since(began))

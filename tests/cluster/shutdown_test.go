@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -232,7 +231,7 @@ func (c *kubeNode) cancelShutdown(static *workload) {
 func (c *kubeNode) shutdownWithoutServer(workloads []*workload, static *workload) {
 	c.t.Helper()
 	pods := c.observed(workloads, static)
-	signal(c.t, c.api, syscall.SIGSTOP)
+	c.pauseAPI()
 	began := c.begin()
 	c.waitStopped(began)
 	time.Sleep(restartTime) // the kubelet tries to start the containers again
@@ -242,7 +241,7 @@ func (c *kubeNode) shutdownWithoutServer(workloads []*workload, static *workload
 			c.t.Errorf("%s was stopped after %v; want it before the end of the group", name, got)
 		}
 	}
-	signal(c.t, c.api, syscall.SIGCONT)
+	c.resumeAPI()
 	for _, w := range workloads {
 		v := pods[w.name]
 		c.until("report of "+w.name, func() bool { r, ok := v.record(); return ok && r.ReportAnswer != "" })

@@ -34,7 +34,7 @@ func (r *rig) token(lifetime time.Duration) string {
 		"kubernetes.io": map[string]any{"namespace": "evictd", "serviceaccount": map[string]string{"name": "evictd-kube", "uid": account.Metadata.UID}},
 	})
 	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, r.key, crypto.SHA256, sum[:])
+	signature, err := rsa.SignPKCS1v15(rand.Reader, r.Key, crypto.SHA256, sum[:])
 	if err != nil {
 		r.t.Fatal(err)
 	}

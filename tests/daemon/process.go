@@ -67,6 +67,23 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Err returns the result of a process that has exited, as [exec.Cmd.Wait] does.
 func (p *Process) Err() error { return p.err }
 
+// Signal sends a signal. It fails if the process has exited.
+func (p *Process) Signal(s unix.Signal) error {
+	if err := p.process.Signal(s); err != nil {
+		return fmt.Errorf("send %v to process %d: %w", s, p.PID(), err)
+	}
+	return nil
+}
+
+// Kill sends SIGKILL and returns when the process has exited. It may have exited before.
+func (p *Process) Kill() error {
+	if err := p.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", p.PID(), err)
+	}
+	<-p.done
+	return nil
+}
+
 var errKilled = errors.New("did not exit in time and was killed")
 
 // Terminate sends SIGTERM, and SIGKILL after the timeout, and returns when the process has exited. The error is nil for
