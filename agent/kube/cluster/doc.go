@@ -148,10 +148,10 @@
 //
 // At most ten requests are in flight, of which two create events, and five are writes that were
 // late before. The others have at most five seconds: an API server that is paused can't collect
-// more of them. Writes of the status start before
-// deletions, those before the request about the Node, and that before events; the Node comes first
-// if an order waits for its taint. They use the HTTP/2 connection of the watch. Events are
-// not repeated, and dropped if 64 wait.
+// more of them. Writes of the status start before deletions, those before the request about the
+// Node, and that before events; the Node comes first if an order waits for its taint. They use the
+// HTTP/2 connection of the watch. An event that the API server can't create now is repeated four
+// times, the last time after 80 s; events are dropped if 64 wait.
 //
 // Whether evictd-kube has the rights to report is asked at each connection, every five minutes,
 // and after a 403. The first list waits for the answer, for at most a second. evictd enforces

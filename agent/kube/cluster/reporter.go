@@ -60,7 +60,7 @@ type Reporter struct {
 	tasks      map[string]*task    // by the IDs of the orders
 	nodes      nodeWriter          // of the Node object
 	number     uint64              // of the last order
-	events     []eventObject
+	events     []queuedEvent
 	inFlight   int
 	// eventsInFlight are those of inFlight that create events.
 	eventsInFlight int

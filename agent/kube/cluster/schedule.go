@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,11 +61,7 @@ func (r *Reporter) schedule(now time.Time) (list []started, next time.Time) {
 		r.inFlight++
 		list = append(list, r.check)
 	}
-	for len(r.events) > 0 && r.eventsInFlight < maxEventsInFlight && r.inFlight < maxInFlight {
-		list = append(list, r.emit(r.events[0]))
-		r.events = slices.Delete(r.events, 0, 1)
-	}
-	return list, next
+	return r.addEvents(list, now, &next), next
 }
 
 // candidate answers an order if it needs no request, else returns the request that may start
@@ -135,7 +130,7 @@ func (r *Reporter) announceEviction(t *task, now time.Time) {
 	r.announce(t, reasonEvicted, t.order.Message, now)
 	if resource := t.order.Annotations[annotationStarved]; resource != "" && !now.Before(r.nodeEventAfter) {
 		r.nodeEventAfter = now.Add(nodeEventInterval)
-		r.enqueue(nodeEvent(r.node, resource, now))
+		r.enqueue(queuedEvent{eventObject: nodeEvent(r.node, resource, now)})
 	}
 }
 
@@ -145,16 +140,7 @@ func (r *Reporter) announce(t *task, reason, note string, now time.Time) {
 		return
 	}
 	t.announced[reason] = true
-	r.enqueue(podEvent(r.node, &t.order, reason, note, now))
-}
-
-func (r *Reporter) enqueue(e eventObject) {
-	if len(r.events) >= maxEvents {
-		r.log.Debug("dropped an event", "reason", e.Reason, "name", e.Regarding.Name)
-		return
-	}
-	r.events = append(r.events, e)
-	r.notify()
+	r.enqueue(queuedEvent{eventObject: podEvent(r.node, &t.order, reason, note, now)})
 }
 
 // start returns the request for an order.
@@ -296,27 +282,5 @@ func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
 	r.unreachable = r.unreachable || t.unreachable
 	if t.answer == "" || t.answer == kube.AnswerMarked {
 		r.apply(t, action{answer: kube.AnswerDelayed, why: oneLine(err.Error())}, now)
-	}
-}
-
-// emit returns the request that creates an event. It is not repeated.
-func (r *Reporter) emit(e eventObject) started {
-	r.inFlight++
-	r.eventsInFlight++
-	return func(ctx context.Context, c *connection) {
-		_, err := c.create(ctx, &e, "/apis/events.k8s.io/v1/namespaces", e.Metadata.Namespace, "events")
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.inFlight--
-		r.eventsInFlight--
-		r.notify()
-		switch {
-		case err == nil, apierrors.IsAlreadyExists(err), ctx.Err() != nil:
-		case apierrors.IsForbidden(err) && !r.eventForbidden && !strings.Contains(err.Error(), "being terminated"):
-			r.eventForbidden = true
-			r.log.Warn("could not create an event; further ones are not logged", "error", oneLine(err.Error()))
-		default:
-			r.log.Debug("could not create an event", "reason", e.Reason, "name", e.Regarding.Name, "error", oneLine(err.Error()))
-		}
 	}
 }
