@@ -22,6 +22,8 @@ type run struct {
 	orders Orders
 	// on are the new readings that report on.
 	on []Reading
+	// proven says that there was a proof before the new readings.
+	proven bool
 	// back are devices that answer and did not before.
 	back []string
 }
@@ -41,6 +43,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 		r.nodeGone()
 		return s, r.finish()
 	}
+	r.proven = s.Proof != nil
 	r.takeOutcomes()
 	r.takeReadings()
 	for range maxChanges {
