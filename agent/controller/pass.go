@@ -55,6 +55,10 @@ func (p *pass) run(ctx context.Context) error {
 		return p.detect(ctx, nil)
 	}
 	if err := nf.Normalize(); err != nil {
+		// Without a Step nothing tells that the machine is still off.
+		if p.node != nil && hasOwned(p.node, &outOfService, annotationOutOfService) {
+			err = errors.Join(err, p.setTaints(ctx, fence.Taints{Quarantine: true}, string(nf.UID)))
+		}
 		return err
 	}
 	if !finished(nf) {
