@@ -100,13 +100,14 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 	}
 	other, err := p.sameUUID(ctx, p.node)
 	if err != nil {
-		p.log.Warn("systemUUID could not be compared with that of other Nodes; the node is not fenced yet", "node", p.name, "error", err)
+		p.log.Warn("systemUUID could not be compared with that of other Nodes; the node is not fenced yet",
+			"node", p.name, "error", err)
 		return nil, nil
 	}
 	var shared []fence.Event
 	if other != "" {
-		shared = []fence.Event{{Warning: true, Reason: "SystemUUIDShared", Message: fmt.Sprintf("Node %s has the same systemUUID %s, "+
-			"which then identifies no machine: only methods with identity=none are used; delete the Node that is out of date, "+
+		shared = []fence.Event{{Warning: true, Reason: "SystemUUIDShared", Message: fmt.Sprintf(
+			"Node %s has the same systemUUID %s, which then identifies no machine: only methods with identity=none are used; delete the Node that is out of date, "+
 			"or give the machines UUIDs of their own", other, node.SystemUUID)}}
 		node.SystemUUID = ""
 	}
@@ -114,8 +115,8 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 	return &state, append(orders.Events, shared...)
 }
 
-// sameUUID returns the name of another Node with the systemUUID of a Node, empty if there is none: clones have the UUID of
-// their original, some boards all the same, and a machine that was registered again under another name has two Nodes.
+// sameUUID returns the name of another Node with the systemUUID of a Node, empty if there is none: clones have the UUID
+// of their original, some boards all the same, and a machine that was registered again under another name has two Nodes.
 func (r *reconciler) sameUUID(ctx context.Context, node *corev1.Node) (string, error) {
 	nodes := &corev1.NodeList{}
 	if err := r.cached.List(ctx, nodes); err != nil {

@@ -45,6 +45,8 @@ func (p *pass) run(ctx context.Context) error {
 	node, nf, known := p.observer.objects(ctx, p.name)
 	if !known {
 		p.until(p.observer.failed.next())
+		// Another worker may just have read what failed here; then next is zero, and nothing else would repeat this pass.
+		p.until(time.Now().Add(longestWait))
 		return nil
 	}
 	p.node = node

@@ -92,3 +92,19 @@ func TestOnWithoutUUID(t *testing.T) {
 		t.Errorf("proof %+v, taints %+v; want the proof void", s.Proof, o.Taints)
 	}
 }
+
+// A machine may boot with a clock that is behind. Its node is back nevertheless.
+func TestReturnWithClockBehind(t *testing.T) {
+	now := begin.Add(time.Minute)
+	s, in := releasing(now)
+	s.Phase, s.Status, in.Node.OutOfService = Released, Done, false
+	in.Node.Ready, in.Node.BootID = ReadyTrue, "b2"
+	in.Lease.Renewed, in.Lease.UnchangedSince = begin.AddDate(-40, 0, 0), now
+	if s, _ = Step(s, in, now); s.HealthySince.IsZero() {
+		t.Errorf("the node is not taken for Ready: %+v", s.Conditions)
+	}
+	in.Lease.Renewed = s.Target.LeaseRenewed.Time
+	if s, _ = Step(s, in, now); !s.HealthySince.IsZero() {
+		t.Error("a node that has not renewed its Lease is taken for Ready")
+	}
+}
