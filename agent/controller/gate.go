@@ -107,8 +107,8 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 	var shared []fence.Event
 	if other != "" {
 		shared = []fence.Event{{Warning: true, Reason: "SystemUUIDShared", Message: fmt.Sprintf(
-			"Node %s has the same systemUUID %s, which then identifies no machine: only methods with identity=none are used; delete the Node that is out of date, "+
-			"or give the machines UUIDs of their own", other, node.SystemUUID)}}
+			"Node %s has the same systemUUID %s, which then identifies no machine: only methods with identity=none are used; "+
+				"delete the Node that is out of date, or give the machines UUIDs of their own", other, node.SystemUUID)}}
 		node.SystemUUID = ""
 	}
 	state, orders := fence.Open(node, lease, plan, !p.config.Policy.Enforce, now)
