@@ -51,6 +51,7 @@ func stripNode(n *corev1.Node) {
 		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
 		Labels: keep(n.Labels, usedLabel), Annotations: keep(n.Annotations, usedAnnotation),
 	}}
+	stripped.Status.NodeInfo.SystemUUID = n.Status.NodeInfo.SystemUUID
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			stripped.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}

@@ -23,7 +23,7 @@ func TestStrippedNode(t *testing.T) {
 			Labels:      map[string]string{corev1.LabelTopologyZone: "z1", labelControlPlane: ""},
 			Annotations: map[string]string{annotationFence: fenceUID},
 		},
-		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{SystemUUID: machine}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}},
 	}
 	got, err := strip(stripNode)(n)
 	if diff := cmp.Diff(any(want), got); diff != "" || err != nil {

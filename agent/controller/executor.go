@@ -322,7 +322,7 @@ func (e *executor) bounded(ctx context.Context, release func(), f func() error) 
 	done := make(chan error, 1)
 	e.running.Go(func() {
 		defer release()
-		done <- f()
+		done <- recovered(f)
 	})
 	select {
 	case err := <-done:
@@ -335,4 +335,14 @@ func (e *executor) bounded(ctx context.Context, release func(), f func() error) 
 	case <-time.After(returnTimeout):
 		return errNoAnswer
 	}
+}
+
+// recovered calls f. A panic of it becomes an error: a device of one node must not end the fences of all.
+func recovered(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
 }

@@ -53,6 +53,9 @@ func TestOutcomes(t *testing.T) {
 		"another error": {&faultyDevice{uuid: machine, off: func(context.Context) error {
 			return errors.New("connection reset")
 		}}, nil, nil, fence.Unknown, "connection reset", 1, 0},
+		"panic": {&faultyDevice{uuid: machine, off: func(context.Context) error {
+			panic("index out of range")
+		}}, nil, nil, fence.Unknown, "index out of range", 1, 0},
 		"no answer":        {&faultyDevice{uuid: machine, off: hangs}, nil, nil, fence.Unknown, "deadline exceeded", 1, time.Minute},
 		"no end":           {&faultyDevice{uuid: machine, off: ignores}, nil, nil, fence.Unknown, "no answer", 1, time.Minute + returnTimeout},
 		"other machine":    {&faultyDevice{uuid: nodeUID}, nil, nil, fence.Refused, "does not match systemUUID", 0, 0},
@@ -145,6 +148,8 @@ func TestReadings(t *testing.T) {
 			fence.PowerOn, "", "no session", 0},
 		"error": {&faultyDevice{status: func(context.Context) (fence.Power, error) { return "", errors.New("no route to host") }},
 			fence.PowerUnknown, "", "no route to host", 0},
+		"panic": {&faultyDevice{status: func(context.Context) (fence.Power, error) { panic("index out of range") }},
+			fence.PowerUnknown, "", "index out of range", 0},
 		"no end": {&faultyDevice{status: func(ctx context.Context) (fence.Power, error) { return fence.PowerOff, ignores(ctx) }},
 			fence.PowerUnknown, "", "no answer", readingTimeout + returnTimeout},
 	} {

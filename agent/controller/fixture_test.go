@@ -132,7 +132,7 @@ func deadNode() *corev1.Node {
 
 func healthyNode(name string) *corev1.Node {
 	n := deadNode()
-	n.Name, n.UID = name, types.UID("uid-of-"+name)
+	n.Name, n.UID, n.Status.NodeInfo.SystemUUID = name, types.UID("uid-of-"+name), "machine-of-"+name
 	n.Status.Conditions[0].Status = corev1.ConditionTrue
 	return n
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,6 +98,36 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 		p.log.Debug("node is dead and outside of applies_to; it is not fenced", "node", p.name, "applies_to", scope)
 		return nil, nil
 	}
+	other, err := p.sameUUID(ctx, p.node)
+	if err != nil {
+		p.log.Warn("systemUUID could not be compared with that of other Nodes; the node is not fenced yet",
+			"node", p.name, "error", err)
+		return nil, nil
+	}
+	var shared []fence.Event
+	if other != "" {
+		shared = []fence.Event{{Warning: true, Reason: "SystemUUIDShared", Message: fmt.Sprintf(
+			"Node %s has the same systemUUID %s, which then identifies no machine: only methods with identity=none are used; "+
+				"delete the Node that is out of date, or give the machines UUIDs of their own", other, node.SystemUUID)}}
+		node.SystemUUID = ""
+	}
 	state, orders := fence.Open(node, lease, plan, !p.config.Policy.Enforce, now)
-	return &state, orders.Events
+	return &state, append(orders.Events, shared...)
+}
+
+// sameUUID returns the name of another Node with the systemUUID of a Node, empty if there is none: clones have the UUID
+// of their original, some boards all the same, and a machine that was registered again under another name has two Nodes.
+func (r *reconciler) sameUUID(ctx context.Context, node *corev1.Node) (string, error) {
+	nodes := &corev1.NodeList{}
+	if err := r.cached.List(ctx, nodes); err != nil {
+		return "", fmt.Errorf("list Nodes from the cache: %w", err)
+	}
+	uuid := node.Status.NodeInfo.SystemUUID
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Name != node.Name && fence.SameMachine(n.Status.NodeInfo.SystemUUID, uuid) == fence.Yes {
+			return n.Name, nil
+		}
+	}
+	return "", nil
 }

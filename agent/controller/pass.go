@@ -45,6 +45,8 @@ func (p *pass) run(ctx context.Context) error {
 	node, nf, known := p.observer.objects(ctx, p.name)
 	if !known {
 		p.until(p.observer.failed.next())
+		// Another worker may just have read what failed here; then next is zero, and nothing else would repeat this pass.
+		p.until(time.Now().Add(longestWait))
 		return nil
 	}
 	p.node = node
@@ -55,6 +57,10 @@ func (p *pass) run(ctx context.Context) error {
 		return p.detect(ctx, nil)
 	}
 	if err := nf.Normalize(); err != nil {
+		// Without a Step nothing tells that the machine is still off.
+		if p.node != nil && hasOwned(p.node, &outOfService, annotationOutOfService) {
+			err = errors.Join(err, p.setTaints(ctx, fence.Taints{Quarantine: true}, string(nf.UID)))
+		}
 		return err
 	}
 	if !finished(nf) {

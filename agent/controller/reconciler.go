@@ -28,6 +28,8 @@ const (
 	configWait = time.Second
 	// firstConflictWait is the time until a pass is repeated whose write had a conflict. It doubles up to longestWait.
 	firstConflictWait = 50 * time.Millisecond
+	// manyConflicts in a row are reported: they last longer than another writer would cause them.
+	manyConflicts = 10
 )
 
 // reconciler fences nodes. A request is the name of a node.
@@ -93,9 +95,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	p := &pass{reconciler: r, name: request.Name, config: &config, saved: s}
 	err = p.run(ctx)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		r.log.Debug("object changed since it was read; the node is read again", "node", request.Name, "error", err)
 		wait := min(firstConflictWait<<min(s.conflicts, 16), longestWait)
 		s.conflicts++
+		level := slog.LevelDebug
+		if s.conflicts%manyConflicts == 0 {
+			level = slog.LevelWarn // the API server may refuse the write for another reason, with the same code
+		}
+		r.log.Log(ctx, level, "object changed since it was read; the node is read again", "node", request.Name,
+			"conflicts", s.conflicts, "error", err)
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	s.conflicts = 0
@@ -192,6 +199,15 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	}
 	if ready(node) {
 		return fmt.Errorf("the Node %s is Ready", o.node)
+	}
+	if o.method.Identity != fence.CheckNone {
+		other, err := r.sameUUID(ctx, node)
+		switch {
+		case err != nil:
+			return err
+		case other != "":
+			return fmt.Errorf("the Node %s has the same systemUUID as Node %s: delete the one that is out of date", other, o.node)
+		}
 	}
 	renewed, found, err := live.lease(ctx, o.node)
 	switch {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -379,5 +380,41 @@ func TestSweep(t *testing.T) {
 		if got, want := getFence(t, api) != nil, name == "ended"; got != want {
 			t.Errorf("%s: NodeFence exists: %t; want %t", name, got, want)
 		}
+	}
+}
+
+// A NodeFence with a step that nobody knows, edited by hand, does not leave the out-of-service taint at a node whose
+// machine is not watched.
+func TestUnknownStep(t *testing.T) {
+	n := deadNode()
+	n.Annotations = map[string]string{annotationFence: fenceUID, annotationOutOfService: fenceUID}
+	n.Spec.Taints = []corev1.Taint{quarantine, outOfService}
+	r, api := testReconciler(t, nil, interceptor.Funcs{}, n, runningFence(func(s *fence.State) { s.Step = "Coffee" }))
+	if _, err := r.Reconcile(t.Context(), request); err == nil || !strings.Contains(err.Error(), `step is "Coffee"`) {
+		t.Errorf("Reconcile = %v; want that it names the step", err)
+	}
+	if n := getNode(t, api); taintIndex(n, &outOfService) >= 0 || taintIndex(n, &quarantine) < 0 {
+		t.Errorf("taints = %v; want the quarantine alone", n.Spec.Taints)
+	}
+}
+
+// A write that the API server refuses for ever, with the code of a conflict, is reported.
+func TestManyConflicts(t *testing.T) {
+	n := deadNode()
+	n.Annotations = map[string]string{annotationFence: fenceUID}
+	n.Spec.Taints = []corev1.Taint{quarantine}
+	r, _ := testReconciler(t, nil, interceptor.Funcs{Patch: refusePatch}, n)
+	var text strings.Builder
+	r.log = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	for range manyConflicts {
+		if strings.Contains(text.String(), "conflicts=") {
+			t.Errorf("reported early: %s", text.String())
+		}
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(text.String(), "conflicts=10") {
+		t.Errorf("log = %s; want the conflicts", text.String())
 	}
 }

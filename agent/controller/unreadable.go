@@ -52,7 +52,8 @@ func (u *unreadable) read(part string, f func() error) bool {
 	return false
 }
 
-// next returns when the first of the failed reads is repeated, zero if there is none.
+// next returns when the first of the failed reads is repeated, zero if there is none. One that is due is repeated only
+// after those before it succeeded, so next is never closer than firstReadBackoff.
 func (u *unreadable) next() time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -61,6 +62,9 @@ func (u *unreadable) next() time.Time {
 		if first.IsZero() || f.next.Before(first) {
 			first = f.next
 		}
+	}
+	if soon := time.Now().Add(firstReadBackoff); !first.IsZero() && first.Before(soon) {
+		return soon
 	}
 	return first
 }

@@ -105,7 +105,7 @@ func (r *run) identity(m Method) (match Match, known bool) {
 		return Yes, true
 	}
 	for _, x := range r.in.Readings {
-		if x.Device != m.Device || x.UUID == "" && x.Power != PowerOn && x.Power != PowerOff {
+		if x.Device != m.Device || x.nameless() {
 			continue
 		}
 		if r.now.Sub(x.Started.Time) > r.timings().ProofTimeout.Duration {

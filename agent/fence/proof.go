@@ -116,10 +116,11 @@ func (r *run) verify() bool {
 
 // leaseAsProven reports whether the Lease is known not to have been renewed since the proof.
 func (r *run) leaseAsProven() bool {
-	l, proven := r.in.Lease, r.s.Proof.LeaseRenewed
-	if !l.Known {
+	l := r.in.Lease
+	if !l.Known || r.s.Proof == nil {
 		return false
 	}
+	proven := r.s.Proof.LeaseRenewed
 	if !l.Found {
 		return proven.IsZero()
 	}
@@ -150,11 +151,16 @@ func (p *Proof) begun() time.Time {
 // contradicted takes the proof back if a device reads on, or the node shows that it runs, before the release has ended.
 func (r *run) contradicted() bool {
 	s, n, l := r.s, r.in.Node, r.in.Lease
-	if s.Proof == nil || s.Phase != OffProven && s.Phase != Releasing {
+	if s.Phase != OffProven && s.Phase != Releasing {
 		return false
 	}
+	if s.Proof == nil {
+		r.proofLost("the saved state has no proof")
+		return true
+	}
 	for _, x := range r.on {
-		if x.Ended.After(s.Proof.begun()) {
+		// What is reported after the proof was saved is not compared by a clock, which may have been set back.
+		if r.proven || x.Ended.After(s.Proof.begun()) {
 			r.proofLost("device " + x.Device + " reads on")
 			return true
 		}

@@ -32,6 +32,8 @@ func (s *State) powerDevices() []string {
 func (r *run) takeReadings() {
 	fresh := slices.Clone(r.in.Readings)
 	slices.SortStableFunc(fresh, func(a, b Reading) int { return a.Ended.Compare(b.Ended.Time) })
+	// The clock was set back, or that of the controller before was ahead: they tell nothing about the time from now on.
+	r.s.Readings = slices.DeleteFunc(r.s.Readings, func(x Reading) bool { return x.Started.After(r.now) })
 	devices := r.s.powerDevices()
 	for _, x := range fresh {
 		if slices.Contains(devices, x.Device) {
@@ -106,7 +108,7 @@ func (r *run) readIsOn(x Reading) {
 
 // identified returns a reading whose machine was compared with the node: off of another machine is unknown.
 func (r *run) identified(x Reading) Reading {
-	if x.UUID == "" && x.Power != PowerOn && x.Power != PowerOff || !r.s.checked(x.Device) {
+	if x.nameless() && x.Power != PowerOff || !r.s.checked(x.Device) {
 		return x
 	}
 	match := SameMachine(x.UUID, r.s.Target.SystemUUID)
@@ -119,6 +121,11 @@ func (r *run) identified(x Reading) Reading {
 		x.Error = "the device is not known to belong to this node"
 	}
 	return x
+}
+
+// nameless reports whether a device did not tell whose machine it is. A device that has no UUID did tell.
+func (x *Reading) nameless() bool {
+	return x.UUID == "" && (x.Error != "" || x.Power != PowerOn && x.Power != PowerOff)
 }
 
 // checked reports whether a method of the device compares the UUID.

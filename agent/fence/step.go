@@ -22,6 +22,8 @@ type run struct {
 	orders Orders
 	// on are the new readings that report on.
 	on []Reading
+	// proven says that there was a proof before the new readings.
+	proven bool
 	// back are devices that answer and did not before.
 	back []string
 }
@@ -41,6 +43,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 		r.nodeGone()
 		return s, r.finish()
 	}
+	r.proven = s.Proof != nil
 	r.takeOutcomes()
 	r.takeReadings()
 	for range maxChanges {
@@ -111,10 +114,11 @@ func (r *run) advance() bool {
 	return false // dry run that has ended
 }
 
-// alive reports whether the node is Ready and its Lease is renewed.
+// alive reports whether the node is Ready and its Lease is renewed. The clock of the node may have been set back, as that
+// of a machine whose battery is empty is after it was off: the renewTime need not be later.
 func (r *run) alive() bool {
 	l := r.in.Lease
-	return r.in.Node.Ready == ReadyTrue && l.Known && l.Found && l.Renewed.After(r.s.Target.LeaseRenewed.Time) &&
+	return r.in.Node.Ready == ReadyTrue && l.Known && l.Found && !microTime(l.Renewed).Time.Equal(r.s.Target.LeaseRenewed.Time) &&
 		!l.UnchangedSince.IsZero() && r.now.Sub(l.UnchangedSince) < r.timings().Grace.Duration
 }
 
