@@ -110,12 +110,26 @@ func (p *pass) decide(
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
 		if err := p.writer.Update(ctx, changed, strict); err != nil {
-			return nil, fence.Orders{}, fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
+			err = fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
+			if !apierrors.IsConflict(err) {
+				err = errors.Join(err, p.takeBack(ctx, nf, &orders))
+			}
+			return nil, fence.Orders{}, err
 		}
 		*nf = *changed
 	}
 	p.saved.resourceVersion = nf.ResourceVersion
 	return &next, orders, nil
+}
+
+// takeBack removes the out-of-service taint although the state that orders this was not saved: without the taint nothing
+// is released, and with it the volumes of a machine that runs again are detached. The next pass decides again.
+func (p *pass) takeBack(ctx context.Context, nf *nodefence.NodeFence, orders *fence.Orders) error {
+	if orders.Taints.OutOfService || p.node == nil || !hasOwned(p.node, &outOfService, annotationOutOfService) {
+		return nil
+	}
+	quarantined := hasOwned(p.node, &quarantine, annotationFence)
+	return p.setTaints(ctx, fence.Taints{Quarantine: quarantined}, string(nf.UID))
 }
 
 // carryOut does what was ordered after state was saved in nf. Acts and readings do not wait for the other orders.

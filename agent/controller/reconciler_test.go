@@ -418,3 +418,33 @@ func TestManyConflicts(t *testing.T) {
 		t.Errorf("log = %s; want the conflicts", text.String())
 	}
 }
+
+// When a device reads on again, the out-of-service taint is removed also if the API server refuses to save the NodeFence.
+func TestTaintIsTakenBackUnsaved(t *testing.T) {
+	d := &faultyDevice{uuid: machine}
+	node := deadNode()
+	node.Spec.Taints = []corev1.Taint{quarantine, outOfService}
+	node.Annotations = map[string]string{annotationFence: fenceUID, annotationOutOfService: fenceUID}
+	at := metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond))
+	renewed := at.Add(-time.Hour)
+	nf := runningFence(func(s *fence.State) {
+		s.Phase, s.LastAct = fence.Releasing, metav1.NewMicroTime(at.Add(-time.Minute))
+		s.Target.LeaseRenewed = metav1.NewMicroTime(renewed)
+		s.Proof = &fence.Proof{How: fence.ByReadings, At: at, LeaseRenewed: metav1.NewMicroTime(renewed), Readings: []fence.Reading{
+			{Device: "bmc1", Power: fence.PowerOff, UUID: machine, Started: at, Ended: at},
+		}}
+	})
+	refused := errors.New("webhook refuses")
+	r, api := testReconciler(t, d, interceptor.Funcs{
+		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error { return refused },
+	}, node, healthyNode("n2"), healthyNode("n3"), leaseOf("n1", renewed), nf)
+	now := metav1.NowMicro()
+	r.executor.work("n1").fence = fenceUID
+	r.executor.work("n1").readings = []fence.Reading{{Device: "bmc1", Power: fence.PowerOn, UUID: machine, Started: now, Ended: now}}
+	if _, err := r.Reconcile(t.Context(), request); !errors.Is(err, refused) {
+		t.Fatalf("Reconcile: %v; want %v", err, refused)
+	}
+	if n := getNode(t, api); taintIndex(n, &outOfService) >= 0 || taintIndex(n, &quarantine) < 0 {
+		t.Errorf("taints = %v; want the quarantine alone", n.Spec.Taints)
+	}
+}
