@@ -9,8 +9,8 @@
 // its machine is off. The opt-in beside it is a person's word (an annotation with the UID of the fence).
 // Everything else follows:
 //
-//   - A state is saved before an order of it is carried out, but for the removal of the out-of-service taint. An act that was saved and has no outcome is unknown: it
-//     is never repeated under the same id.
+//   - A state is saved before an order of it is carried out, but for the removal of the out-of-service taint. An act that
+//     was saved and has no outcome is unknown: it is never repeated under the same id.
 //   - That an act succeeded proves nothing. A reading counts as proof if it began after the last act ended, in a session of
 //     its own, for each power device of the node, twice, [Timings.ProofInterval] apart, while the Lease did not change.
 //   - Unknown is not off, and it is not failed either: a late switch-off may take effect after the client has given up.
