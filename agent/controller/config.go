@@ -49,14 +49,19 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 		return reconcile.Result{}, fmt.Errorf("list Secrets of namespace %s: %w", c.namespace, err)
 	}
 	config, problems := plan.Parse(objects(maps.Items, secrets.Items))
+	level := slog.LevelDebug
 	c.mu.Lock()
 	earlier, first := c.problems, !c.loaded
+	if first || len(c.config.Plans) != len(config.Plans) || c.config.Policy != config.Policy {
+		level = slog.LevelInfo
+	}
 	c.config, c.problems, c.loaded = config, problems, true
 	c.mu.Unlock()
 	if first || !slices.Equal(earlier, problems) {
 		c.report(problems, earlier, maps.Items)
 	}
-	c.log.Debug("configuration read", "nodes", len(config.Plans), "problems", len(problems), "enforce", config.Policy.Enforce)
+	c.log.Log(ctx, level, "configuration of fencing read", "namespace", c.namespace, "planned_nodes", len(config.Plans),
+		"problems", len(problems), "dry_run", !config.Policy.Enforce)
 	c.changed(ctx)
 	return reconcile.Result{}, nil
 }
