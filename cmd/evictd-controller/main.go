@@ -35,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-controller uses the service account of its pod")
 	flags.StringVar(&o.Namespace, "namespace", environment("POD_NAMESPACE", "evictd"), "read ConfigMaps and Secrets of namespace `NS` only; the default is the environment variable POD_NAMESPACE, or evictd")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":9189", "serve the metrics at `ADDR`; 0 serves none")
-	flags.StringVar(&o.ProbeAddress, "probe-address", ":9190", "serve /healthz and /readyz at `ADDR`; 0 serves none")
+	flags.StringVar(&o.ProbeAddress, "probe-address", "0", "serve /healthz and /readyz at `ADDR`; 0 serves none")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	logging := logflags.Register(flags)

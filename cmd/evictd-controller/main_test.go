@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 	t.Setenv("POD_NAME", "evictd-controller-0")
 	var stdout, stderr strings.Builder
 	run([]string{"--help"}, &stdout, &stderr)
-	for _, want := range []string{`(default "fencing")`, `(default "evictd-controller-0")`, `(default ":9189")`, `(default ":9190")`} {
+	for _, want := range []string{`(default "fencing")`, `(default "evictd-controller-0")`, `(default ":9189")`} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("help:\n%s\nwant %s", &stderr, want)
 		}
