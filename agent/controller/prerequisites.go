@@ -58,7 +58,7 @@ func rights(namespace string, elect bool) []right {
 
 // prerequisites are what the controller needs of the API server before it can start.
 type prerequisites struct {
-	types     discovery.DiscoveryInterface
+	types     *discovery.DiscoveryClient
 	access    authorization.SelfSubjectAccessReviewInterface
 	leases    coordination.LeaseInterface
 	namespace string
@@ -114,7 +114,7 @@ func awaitPrerequisites(ctx context.Context, config *rest.Config, o *Options) er
 // check returns an error that says what is missing, with the remedy.
 func (p *prerequisites) check(ctx context.Context) error {
 	group := nodefence.GroupVersion.String()
-	switch _, err := p.types.ServerResourcesForGroupVersion(group); {
+	switch _, err := p.types.ServerResourcesForGroupVersionWithContext(ctx, group); {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the API server has no NodeFence (%s): install deploy/kubernetes/controller/crd", group)
 	case apierrors.IsUnauthorized(err):
