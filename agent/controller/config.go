@@ -49,14 +49,19 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 		return reconcile.Result{}, fmt.Errorf("list Secrets of namespace %s: %w", c.namespace, err)
 	}
 	config, problems := plan.Parse(objects(maps.Items, secrets.Items))
+	level := slog.LevelDebug
 	c.mu.Lock()
 	earlier, first := c.problems, !c.loaded
+	if first || len(c.config.Plans) != len(config.Plans) || c.config.Policy != config.Policy {
+		level = slog.LevelInfo
+	}
 	c.config, c.problems, c.loaded = config, problems, true
 	c.mu.Unlock()
 	if first || !slices.Equal(earlier, problems) {
 		c.report(problems, earlier, maps.Items)
 	}
-	c.log.Debug("configuration read", "nodes", len(config.Plans), "problems", len(problems), "enforce", config.Policy.Enforce)
+	c.log.Log(ctx, level, "configuration of fencing read", "namespace", c.namespace, "planned_nodes", len(config.Plans),
+		"problems", len(problems), "dry_run", !config.Policy.Enforce)
 	c.changed(ctx)
 	return reconcile.Result{}, nil
 }
@@ -68,21 +73,38 @@ func (c *configuration) report(problems, earlier []plan.Problem, maps []corev1.C
 		if !p.Warning {
 			mistakes++
 		}
-		if slices.Contains(earlier, p) {
-			continue
-		}
-		c.log.Warn("configuration of fencing has a problem", "object", p.Object, "line", p.Line, "key", p.Key,
-			"problem", p.Message, "remedy", p.Remedy, "used_all_the_same", p.Warning)
-		for i := range maps {
-			if p.Object == "ConfigMap "+maps[i].Namespace+"/"+maps[i].Name {
-				c.recorder.event(&maps[i], true, "FenceConfigInvalid", "ReadConfiguration", p.String())
-			}
+		if !slices.Contains(earlier, p) {
+			c.log.Warn("configuration of fencing has a problem", "object", p.Object, "line", p.Line, "key", p.Key,
+				"problem", p.Message, "remedy", p.Remedy, "object_is_used", p.Warning)
 		}
 	}
 	if len(problems) == 0 && len(earlier) > 0 {
 		c.log.Info("configuration of fencing has no problems any more")
 	}
+	for i := range maps {
+		c.reportObject(&maps[i], problems, earlier)
+	}
 	c.metrics.configProblems.Set(float64(mistakes))
+}
+
+// reportObject writes one event about a ConfigMap that has a new problem, with all that it has. The API server counts
+// events that differ in their note only as one.
+func (c *configuration) reportObject(m *corev1.ConfigMap, problems, earlier []plan.Problem) {
+	object, reason, changed := "ConfigMap "+m.Namespace+"/"+m.Name, "FenceConfigWarning", false
+	var notes []string
+	for _, p := range problems {
+		if p.Object != object {
+			continue
+		}
+		if !p.Warning {
+			reason = "FenceConfigInvalid"
+		}
+		changed = changed || !slices.Contains(earlier, p)
+		notes = append(notes, strings.TrimLeft(strings.TrimPrefix(p.String(), object), ": "))
+	}
+	if changed {
+		c.recorder.event(m, true, reason, "ReadConfiguration", strings.Join(notes, "\n"))
+	}
 }
 
 // objects returns ConfigMaps and the keys of Secrets as package plan reads them.

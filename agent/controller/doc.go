@@ -4,8 +4,8 @@
 //
 // What it adds to the decision:
 //
-//   - Decisions are made with [liveReader], a type of its own, never with the cache. The cache only says which nodes are
-//     looked at: those that are not Ready or have a NodeFence. For other nodes there is no request besides the watches.
+//   - Decisions are made with [liveReader], a type of its own, never with the cache. The cache only says which nodes
+//     are looked at: those that are not Ready or have a NodeFence. For other nodes there is no request besides the watches.
 //   - A state is saved with the resourceVersion that it was computed from before an order of it is carried out. After a
 //     conflict, state and orders are thrown away; outcomes and readings are kept until a state that has them was
 //     accepted.
@@ -13,5 +13,6 @@
 //     NodeFence are read again. See [executor].
 //   - If the proof is missing in the saved state, no out-of-service taint is set and no pod is deleted, whatever was
 //     ordered.
+//   - The process waits at its start until it has all rights: see [awaitPrerequisites].
 //   - An object that can't be read is unknown. Without the Node or the NodeFence there is no decision at all.
 package controller

@@ -127,8 +127,8 @@ func (l liveReader) claim(ctx context.Context, volume string) (types.NamespacedN
 	return types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}, nil
 }
 
-// pages lists all objects and calls add with each page. A page is decoded into a list of its own: decoding into one that
-// is in use would change its objects.
+// pages lists all objects and calls add with each page. A page is decoded into a list of its own: decoding into one
+// that is in use would change its objects.
 func pages[L any, P interface {
 	*L
 	client.ObjectList

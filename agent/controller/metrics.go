@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,11 +16,15 @@ import (
 const scrapeTimeout = 5 * time.Second
 
 var (
-	allSteps    = []fence.StepName{fence.Isolation, fence.PowerManagement, fence.Recovery}
-	allStatuses = []fence.Status{fence.New, fence.Running, fence.Done, fence.Error}
-	allActions  = []fence.Action{fence.Off, fence.On}
-	allOutcomes = []fence.OutcomeKind{fence.Succeeded, fence.Failed, fence.Unknown, fence.Refused}
-	allPowers   = []fence.Power{fence.PowerOn, fence.PowerOff, fence.PowerUnknown}
+	allSteps      = []fence.StepName{fence.Isolation, fence.PowerManagement, fence.Recovery}
+	allStatuses   = []fence.Status{fence.New, fence.Running, fence.Done, fence.Error}
+	allActions    = []fence.Action{fence.Off, fence.On}
+	allOutcomes   = []fence.OutcomeKind{fence.Succeeded, fence.Failed, fence.Unknown, fence.Refused}
+	allConditions = []string{
+		fence.ConditionStormHold, fence.ConditionWaiting, fence.ConditionIdentityMismatch, fence.ConditionProofLost,
+		fence.ConditionVerificationFailed, fence.ConditionReleaseStuck, fence.ConditionNodeDidNotReturn, fence.ConditionGaveUp,
+	}
+	allPowers = []fence.Power{fence.PowerOn, fence.PowerOff, fence.PowerUnknown}
 )
 
 // metrics are those of the controller. All values of labels are there from the start.
@@ -30,6 +33,7 @@ type metrics struct {
 	readings       *prometheus.CounterVec
 	configProblems prometheus.Gauge
 	fences         *prometheus.Desc
+	conditions     *prometheus.Desc
 	held           *prometheus.Desc
 
 	cache client.Reader
@@ -47,8 +51,10 @@ func newMetrics(cache client.Reader) *metrics {
 			Name: "evictd_fence_config_problems", Help: "Mistakes in the configuration of fencing, without warnings.",
 		}),
 		fences: prometheus.NewDesc("evictd_fence_fences", "NodeFences that have not ended.", []string{"step", "status"}, nil),
-		held:   prometheus.NewDesc("evictd_fence_held", "NodeFences that may not act now.", []string{"reason"}, nil),
-		cache:  cache,
+		conditions: prometheus.NewDesc("evictd_fence_conditions", "NodeFences that have not ended, by true condition.",
+			[]string{"condition"}, nil),
+		held:  prometheus.NewDesc("evictd_fence_held", "NodeFences that may not act now.", []string{"reason"}, nil),
+		cache: cache,
 	}
 	for _, action := range allActions {
 		for _, outcome := range allOutcomes {
@@ -67,6 +73,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.readings.Describe(ch)
 	m.configProblems.Describe(ch)
 	ch <- m.fences
+	ch <- m.conditions
 	ch <- m.held
 }
 
@@ -85,19 +92,29 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		step   fence.StepName
 		status fence.Status
 	}
-	count, held := make(map[key]int), make(map[string]int)
+	count, held, conditions := make(map[key]int), make(map[string]int), make(map[string]int)
 	for i := range list.Items {
 		f := &list.Items[i]
 		if finished(f) {
 			continue
 		}
 		count[key{f.Step, f.Status}]++
-		if c := meta.FindStatusCondition(f.State.Conditions, fence.ConditionStormHold); c != nil && c.Status == metav1.ConditionTrue {
-			held[c.Reason]++
+		for _, c := range f.State.Conditions {
+			if c.Status != metav1.ConditionTrue {
+				continue
+			}
+			conditions[c.Type]++
+			if c.Type == fence.ConditionStormHold {
+				held[c.Reason]++
+			}
 		}
 	}
 	for _, reason := range gateReasons {
 		ch <- prometheus.MustNewConstMetric(m.held, prometheus.GaugeValue, float64(held[reason]), reason)
+	}
+	for _, condition := range allConditions {
+		n := float64(conditions[condition])
+		ch <- prometheus.MustNewConstMetric(m.conditions, prometheus.GaugeValue, n, condition)
 	}
 	for _, step := range allSteps {
 		for _, status := range allStatuses {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -54,6 +56,8 @@ type Options struct {
 	Namespace string
 	// MetricsAddress is where the metrics are served; "0": nowhere.
 	MetricsAddress string
+	// ProbeAddress is where /healthz and /readyz are served; "0": nowhere.
+	ProbeAddress string
 	// LeaderElect is false if no other controller can run.
 	LeaderElect bool
 	// Identity identifies the controller, such as the name of its pod.
@@ -68,11 +72,15 @@ type Options struct {
 func Run(ctx context.Context, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	klog.SetSlogLogger(o.Log)
+	klog.SetSlogLogger(slog.New(libraryHandler{o.Log.Handler(), ctx}))
 	logger := klog.Background()
 	ctrl.SetLogger(logger)
 	config, err := restConfig(o.Kubeconfig)
 	if err != nil {
+		return err
+	}
+	o.Log.Info("starting", "version", version.Of().String(), "namespace", o.Namespace, "node", o.NodeName)
+	if err := awaitPrerequisites(ctx, config, o); err != nil || ctx.Err() != nil {
 		return err
 	}
 	suffix := make([]byte, 4)
@@ -85,7 +93,9 @@ func Run(ctx context.Context, o *Options) error {
 	if err := register(ctx, m, o, identity); err != nil {
 		return err
 	}
-	o.Log.Info("starting", "version", version.Of().String(), "namespace", o.Namespace, "identity", identity, "node", o.NodeName)
+	if o.LeaderElect {
+		o.Log.Info("waiting to become the leader", "lease", o.Namespace+"/"+leaseName, "identity", identity)
+	}
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("run controller: %w", err)
 	}
@@ -124,7 +134,7 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 	options := manager.Options{
 		Scheme: scheme, Cache: cacheOptions(o.Namespace), Logger: logger,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
-		HealthProbeBindAddress: "0",
+		HealthProbeBindAddress: o.ProbeAddress,
 		LeaseDuration:          new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
 		// Acts have ended by then: executor.Start waits for them.
 		LeaderElectionReleaseOnCancel: true,
@@ -142,7 +152,9 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	return m, nil
+	// Both answer as soon as the prerequisites are met, also of a controller that is not the leader: a rollout waits for
+	// it, and it is not restarted for it.
+	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("prerequisites", healthz.Ping))
 }
 
 // register adds the controllers and the executor to the manager. Acts and readings end with ctx.
@@ -172,8 +184,12 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		identity: identity, ownNode: o.NodeName,
 	}
 	devices.check = r.checkAct
-	if err := m.Add(devices); err != nil {
-		return fmt.Errorf("add executor: %w", err)
+	leading := manager.RunnableFunc(func(context.Context) error {
+		o.Log.Info("watching nodes as the leader", "identity", identity)
+		return nil
+	})
+	if err := errors.Join(m.Add(leading), m.Add(devices)); err != nil {
+		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

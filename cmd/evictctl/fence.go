@@ -212,7 +212,7 @@ func printPlan(stdout io.Writer, node string, policy fence.Policy, found fence.P
 	return p.print(stdout)
 }
 
-// methodParameters describes a method beside its action and its device.
+// methodParameters describes a method, without its action and its device.
 func methodParameters(m fence.Method) string {
 	success := "no"
 	if m.MustSuccess {

@@ -8,13 +8,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
+	"net"
 	"os"
 	"os/signal"
-	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/evictd/evictd/agent/controller"
+	"github.com/evictd/evictd/agent/logflags"
 	"github.com/evictd/evictd/agent/version"
 )
 
@@ -34,11 +35,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-controller uses the service account of its pod")
 	flags.StringVar(&o.Namespace, "namespace", environment("POD_NAMESPACE", "evictd"), "read ConfigMaps and Secrets of namespace `NS` only; the default is the environment variable POD_NAMESPACE, or evictd")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":9189", "serve the metrics at `ADDR`; 0 serves none")
+	flags.StringVar(&o.ProbeAddress, "probe-address", "0", "serve /healthz and /readyz at `ADDR`; 0 serves none")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
-	level := slog.LevelInfo
-	flags.TextVar(&level, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
-	format := flags.String("log.format", "text", "log in `FORMAT`: text or json")
+	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -53,10 +53,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case flags.NArg() > 0:
 		problem = fmt.Sprintf("unexpected argument %q; see evictd-controller --help", flags.Arg(0))
-	case !slices.Contains([]string{"text", "json"}, *format):
-		problem = fmt.Sprintf("--log.format is text or json, not %q", *format)
+	case logging.Check() != nil:
+		problem = logging.Check().Error()
 	case o.Namespace == "":
 		problem = "no namespace: set --namespace or POD_NAMESPACE to the one of the ConfigMaps"
+	case !listenable(o.MetricsAddress):
+		problem = fmt.Sprintf("--metrics-address is HOST:PORT, :PORT or 0, not %q", o.MetricsAddress)
+	case !listenable(o.ProbeAddress):
+		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
 	case o.Identity == "":
 		problem = "no identity: set --identity or POD_NAME to a name that no other controller has"
 	}
@@ -64,7 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "evictd-controller:", problem)
 		return exitUsage
 	}
-	o.Log = newLog(stderr, *format, level)
+	o.Log = logging.Logger(stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if err := controller.Run(ctx, &o); err != nil {
@@ -92,12 +96,17 @@ func hostname() string {
 	return name
 }
 
-func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+// listenable reports whether a server can have an address: 0 for none, or one with a port.
+func listenable(address string) bool {
+	if address == "0" {
+		return true
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 func usage(flags *flag.FlagSet) {

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/kube/cluster"
+	"github.com/evictd/evictd/agent/logflags"
 	"github.com/evictd/evictd/agent/version"
 )
 
@@ -47,9 +47,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	kubeconfig := flags.String("kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-kube uses the service account of its pod")
 	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
 	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
-	level := slog.LevelInfo
-	flags.TextVar(&level, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
-	format := flags.String("log.format", "text", "log in `FORMAT`: text or json")
+	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -64,8 +62,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case flags.NArg() > 0:
 		problem = fmt.Sprintf("unexpected argument %q; see evictd-kube --help", flags.Arg(0))
-	case !slices.Contains([]string{"text", "json"}, *format):
-		problem = fmt.Sprintf("--log.format is text or json, not %q", *format)
+	case logging.Check() != nil:
+		problem = logging.Check().Error()
 	case *node == "":
 		problem = "no node name: set --node-name or NODE_NAME to the name that kubectl get nodes shows"
 	case len(*node) > 253:
@@ -75,7 +73,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "evictd-kube:", problem)
 		return exitUsage
 	}
-	log := newLog(stderr, *format, level)
+	log := logging.Logger(stderr)
 	// client-go's own lines would repeat each failure that cluster.Watch reports.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	cluster.SetConnectionTimeouts()
@@ -110,14 +108,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parts.Wait()
 	log.Info("stopped")
 	return exitOK
-}
-
-func newLog(w io.Writer, format string, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
 }
 
 func usage(flags *flag.FlagSet) {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The power of a simulated machine: ipmi_sim calls it with NAME get power, or NAME set power|reset|shutdown VALUE. Its
-# state and its faults are files beside it: power (1 or 0); delay (seconds); ignore and refuse, which exist or not.
+# state and its faults are files in its directory: power (1 or 0); delay (seconds); ignore and refuse, which exist or not.
 # Each call that sets something becomes a line of the file log when it takes effect.
 dir=$(dirname "$0")
 shift

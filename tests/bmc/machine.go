@@ -30,7 +30,7 @@ func (s *Simulator) Power() (bool, error) {
 	return strings.TrimSpace(string(b)) == "1", nil
 }
 
-// SetPower changes the power without the BMC's doing: somebody pressed the button.
+// SetPower changes the power without the BMC's doing, as the machine's power button does.
 func (s *Simulator) SetPower(on bool) error {
 	value := "0\n"
 	if on {

@@ -108,7 +108,8 @@ func freePort(address string) (int, error) {
 
 // authCapabilities is the request Get Channel Authentication Capabilities of IPMI 1.5, to which any BMC replies
 // without a session.
-var authCapabilities = []byte("\x06\x00\xff\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x09\x20\x18\xc8\x81\x00\x38\x8e\x04\xb5")
+var authCapabilities = []byte("\x06\x00\xff\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00" +
+	"\x09\x20\x18\xc8\x81\x00\x38\x8e\x04\xb5")
 
 // wait returns when ipmi_sim replies.
 func (s *Simulator) wait(ctx context.Context) error {

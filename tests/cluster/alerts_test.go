@@ -86,6 +86,10 @@ var alertCases = []alertCase{
 	{"EvictdFenceFailed", []alertSeries{{`evictd_fences_failed_total`, once, never}}},
 	{"EvictdFenceStuck", []alertSeries{{`evictd_fences_unlifted`, "1x40", "0x40"}}},
 	{"EvictdPodRevived", []alertSeries{{`evictd_kube_revived_pods_total`, once, never}}},
+	{"EvictdNodeFenceGaveUp", []alertSeries{{`evictd_fence_conditions{condition="GaveUp"}`, "0x30 1x10", "1x30 0x10"}}},
+	{"EvictdNodeFenceNeedsPerson", []alertSeries{{`evictd_fence_conditions{condition="ReleaseStuck"}`, "0x30 1x10", "0x40"}}},
+	{"EvictdNodeFenceHeld", []alertSeries{{`evictd_fence_held{reason="TooManyUnhealthy"}`, "0x30 1x10", "0x37 1x3"}}},
+	{"EvictdFencingConfigInvalid", []alertSeries{{`evictd_fence_config_problems`, "0x30 2x10", "0x40"}}},
 }
 
 // alertRule is a rule of a rule file.
@@ -211,7 +215,7 @@ func annotationLabels(r *alertRule) map[string]bool {
 	return names
 }
 
-// TestAlertsMetrics: evictd, with an evictd-kube, exports each series of alertCases, and each
+// TestAlertsMetrics: evictd, with an evictd-kube, and evictd-controller export each series of alertCases, and each
 // metric that a rule names. Names are found by their prefix, without a parser of PromQL.
 func TestAlertsMetrics(t *testing.T) {
 	t.Parallel()
@@ -223,11 +227,12 @@ func TestAlertsMetrics(t *testing.T) {
 	b.start()
 	b.startKube()
 	b.until("facts", func(k *control.Kubernetes) bool { return k.Watching && k.AgeSeconds != nil })
-	exported := func() (series, metrics map[string]bool) {
-		series, metrics = map[string]bool{}, map[string]bool{}
-		resp, err := http.Get("http://" + b.web + "/metrics")
+	controller := r.startController()
+	series, metrics := map[string]bool{}, map[string]bool{}
+	scrape := func(address string) {
+		resp, err := http.Get("http://" + address + "/metrics")
 		if err != nil {
-			t.Fatal(err)
+			return // it does not listen yet
 		}
 		defer resp.Body.Close()
 		content, err := io.ReadAll(resp.Body)
@@ -241,7 +246,6 @@ func TestAlertsMetrics(t *testing.T) {
 				metrics[name] = true
 			}
 		}
-		return series, metrics
 	}
 	used := map[string]bool{}
 	for _, c := range alertCases {
@@ -251,23 +255,39 @@ func TestAlertsMetrics(t *testing.T) {
 			}
 		}
 	}
-	var series, metrics map[string]bool
-	r.until("the filesystems", func() bool { // which evictd reads after its start
-		series, metrics = exported()
-		return metrics["evictd_filesystem_readable"]
+	r.until("the filesystems and NodeFences", func() bool { // which are read after the start
+		scrape(b.web)
+		scrape(controller)
+		return metrics["evictd_filesystem_readable"] && metrics["evictd_fence_conditions"]
 	})
 	for s := range used {
 		if !series[s] {
-			t.Errorf("evictd does not export %s", s)
+			t.Errorf("nothing exports %s", s)
 		}
 	}
 	for _, rule := range alertRules(t) {
 		for _, name := range regexp.MustCompile(`\bevictd_\w+`).FindAllString(rule.Expr, -1) {
 			if !metrics[name] {
-				t.Errorf("%s: evictd does not export %s", rule.Alert, name)
+				t.Errorf("%s: nothing exports %s", rule.Alert, name)
 			}
 		}
 	}
+}
+
+// startController installs NodeFence, and runs evictd-controller with the administrator's rights. It returns the address
+// of its metrics.
+func (r *rig) startController() string {
+	r.t.Helper()
+	for _, doc := range render(r.t, "controller") {
+		if strings.Contains(doc, "kind: CustomResourceDefinition") {
+			r.applyObject(doc)
+		}
+	}
+	buildInto(r.t, r.dir, "./cmd/evictd-controller")
+	address := freeAddress(r.t)
+	r.start("evictd-controller", filepath.Join(r.dir, "evictd-controller"), nil,
+		"--kubeconfig", r.adminConfig("controller", adminToken), "--metrics-address", address, "--leader-elect=false")
+	return address
 }
 
 // TestPrometheusRule: the command of the README makes a PrometheusRule with all rules.

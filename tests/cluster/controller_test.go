@@ -16,11 +16,11 @@ import (
 // clusterRights are the rights of the account evictd-controller in all namespaces.
 var clusterRights = []string{
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
-	"ha.k8s.io/nodefences patch", "ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
+	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
 	"nodes get", "nodes list", "nodes patch", "nodes watch",
 	"persistentvolumes get",
-	"pods delete", "pods get", "pods list",
-	"storage.k8s.io/volumeattachments get", "storage.k8s.io/volumeattachments list",
+	"pods delete", "pods list",
+	"storage.k8s.io/volumeattachments list",
 }
 
 // controllerRights are the other rights of the account, by namespace.

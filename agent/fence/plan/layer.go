@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// settings are the keys that methods and templates of all agents may have beside the agent's parameters.
+// settings are the keys that methods and templates of all agents may have in addition to the agent's parameters.
 var settings = []field{
 	{name: "must_success", misspelt: []string{"must_sucess"}},
 	{name: "identity"},

@@ -33,7 +33,7 @@ type guard struct {
 	err         error // ends the attempt
 }
 
-// Payload types of RMCP+ (IPMI 2.0, table 13-16); encrypted and authenticated are flags beside them.
+// Payload types of RMCP+ (IPMI 2.0, table 13-16); encrypted and authenticated are flags of them.
 const (
 	payloadIPMI         = int(types.PayloadTypeIPMI) | payloadEncrypted | payloadAuthentic
 	payloadEncrypted    = 0x80
@@ -169,7 +169,8 @@ func (g *guard) acceptRAKP2(p []byte) bool {
 		return false
 	}
 	key := crypto.PadPassword20([]byte(g.password))
-	code, err := crypto.RAKP2AuthCode(g.auth, g.consoleID, g.bmcID, g.consoleRand, p[8:24], p[24:40], g.role, g.username, key)
+	code, err := crypto.RAKP2AuthCode(
+		g.auth, g.consoleID, g.bmcID, g.consoleRand, p[8:24], p[24:40], g.role, g.username, key)
 	if err == nil && (len(p) < 40+len(code) || !crypto.Equal(code, p[40:40+len(code)])) {
 		err = ErrAuthentication
 	}

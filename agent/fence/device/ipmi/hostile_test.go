@@ -62,7 +62,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestStray: datagrams beside the answer do no harm.
+// TestStray: datagrams other than the answer do no harm.
 func TestStray(t *testing.T) {
 	t.Parallel()
 	s, _ := simulator(t, bmc.Options{})

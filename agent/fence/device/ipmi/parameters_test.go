@@ -20,7 +20,7 @@ func TestNew(t *testing.T) {
 	valid := map[string]string{"ip": "192.0.2.1", "username": "admin", "password": "pass=word#1"}
 	for _, test := range []struct {
 		name       string
-		parameters map[string]string // beside the valid ones; "-" removes one
+		parameters map[string]string // in addition to the valid ones; "-" removes one
 		want       string            // address, or text of the error
 	}{
 		{"default port", nil, "192.0.2.1:623"},

@@ -1,0 +1,185 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/evictd/evictd/agent/fence/nodefence"
+)
+
+const (
+	// The back-off of the wait for the prerequisites.
+	firstStartBackoff, longestStartBackoff = time.Second, 30 * time.Second
+	// requestTimeout bounds each request of it.
+	requestTimeout = 10 * time.Second
+)
+
+// right is what the account must be allowed to do with a resource, in all namespaces if none is named.
+type right struct {
+	namespace, group, resource, name string
+	verbs                            []string
+}
+
+// rights are those of deploy/kubernetes/controller/rbac.yaml, without the rights to create events: without those there
+// are no events, and fencing goes on.
+func rights(namespace string, elect bool) []right {
+	list := []right{
+		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
+		{resource: "pods", verbs: []string{"list", "delete"}},
+		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list"}},
+		{resource: "persistentvolumes", verbs: []string{"get"}},
+		{group: nodefence.GroupVersion.Group, resource: "nodefences", verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
+		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get"}},
+		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
+		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
+	}
+	if elect {
+		list = append(list,
+			right{namespace: namespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"create"}},
+			right{
+				namespace: namespace, group: coordinationv1.GroupName, resource: "leases", name: leaseName,
+				verbs: []string{"get", "update"},
+			})
+	}
+	return list
+}
+
+// prerequisites are what the controller needs of the API server before it can start.
+type prerequisites struct {
+	types     *discovery.DiscoveryClient
+	access    authorization.SelfSubjectAccessReviewInterface
+	leases    coordination.LeaseInterface
+	namespace string
+	elect     bool
+}
+
+func newPrerequisites(config *rest.Config, namespace string, elect bool) (*prerequisites, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout, config.QPS = requestTimeout, -1 // one request at a time, two dozen in all
+	types, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	access, err := authorization.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := coordination.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &prerequisites{types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), namespace, elect}, nil
+}
+
+// awaitPrerequisites waits until the API server answers, has the type NodeFence and the namespace, and allows all that
+// the controller does. A right that is missing would else be found in the middle of a fence.
+func awaitPrerequisites(ctx context.Context, config *rest.Config, o *Options) error {
+	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect)
+	if err != nil {
+		return fmt.Errorf("client of the API server: %w: correct the kubeconfig", err)
+	}
+	last, backoff := "", firstStartBackoff
+	for {
+		err := p.check(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return nil // stopped
+		case err.Error() != last:
+			o.Log.Warn("could not start; no node is fenced, and it is tried again", "error", err)
+			last = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, longestStartBackoff)
+	}
+}
+
+// check returns an error that says what is missing, with the remedy.
+func (p *prerequisites) check(ctx context.Context) error {
+	group := nodefence.GroupVersion.String()
+	switch _, err := p.types.ServerResourcesForGroupVersionWithContext(ctx, group); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the API server has no NodeFence (%s): install deploy/kubernetes/controller/crd", group)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server refuses the credentials: %w: renew the token or the kubeconfig", err)
+	case err != nil:
+		return fmt.Errorf("ask the API server for NodeFence: %w: check its address, and the network from here to it", err)
+	}
+	missing, err := p.missing(ctx)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return errors.New("the account lacks rights: " + strings.Join(missing, ", ") + ": apply deploy/kubernetes/controller/rbac.yaml")
+	}
+	if !p.elect {
+		return nil
+	}
+	// The account can't read the namespace. Nothing is created, and a Lease that exists proves the namespace, too.
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName}}
+	_, err = p.leases.Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no namespace %s: create it, or set --namespace to the one of the ConfigMaps", p.namespace)
+	}
+	return fmt.Errorf("try to create Lease %s/%s: %w", p.namespace, leaseName, err)
+}
+
+// missing returns the rights that the account does not have.
+func (p *prerequisites) missing(ctx context.Context) ([]string, error) {
+	var list []string
+	for _, r := range rights(p.namespace, p.elect) {
+		var verbs []string
+		for _, verb := range r.verbs {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: r.namespace, Group: r.group, Resource: r.resource, Name: r.name, Verb: verb,
+				},
+			}}
+			answer, err := p.access.Create(ctx, review, metav1.CreateOptions{})
+			if err != nil {
+				return nil, fmt.Errorf("ask the API server for the account's rights: %w", err)
+			}
+			if !answer.Status.Allowed {
+				verbs = append(verbs, verb)
+			}
+		}
+		if len(verbs) > 0 {
+			list = append(list, r.String()+" "+strings.Join(verbs, "/"))
+		}
+	}
+	return list, nil
+}
+
+func (r right) String() string {
+	s := r.resource
+	if r.group != "" {
+		s += "." + r.group
+	}
+	if r.name != "" {
+		s += " " + r.name
+	}
+	if r.namespace != "" {
+		s += " in " + r.namespace
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+)
+
+// startServer is an API server as far as prerequisites ask it.
+type startServer struct {
+	down, unauthorized, noType, noNamespace, exists bool
+	// missing is a right: resource, name and verb.
+	missing string
+	asked   []string
+}
+
+func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer := func(code int, body any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(body) // the client has gone
+	}
+	refuse := func(code int, reason metav1.StatusReason) {
+		answer(code, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure, Reason: reason, Code: int32(code), Message: string(reason),
+		})
+	}
+	switch {
+	case s.down:
+		refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	case s.unauthorized:
+		refuse(http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
+	case r.URL.Path == "/apis/ha.k8s.io/v1" && s.noType:
+		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
+	case r.URL.Path == "/apis/ha.k8s.io/v1":
+		answer(http.StatusOK, metav1.APIResourceList{GroupVersion: "ha.k8s.io/v1"})
+	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		var review authorizationv1.SelfSubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			refuse(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		a := review.Spec.ResourceAttributes
+		s.asked = append(s.asked, fmt.Sprint(a.Namespace, " ", a.Group, " ", a.Resource, " ", a.Name, " ", a.Verb))
+		review.Status.Allowed = strings.TrimSpace(a.Resource+" "+a.Verb) != s.missing
+		answer(http.StatusCreated, review)
+	case r.URL.Path == "/apis/coordination.k8s.io/v1/namespaces/evictd/leases" && r.URL.Query().Get("dryRun") == "All":
+		switch {
+		case s.noNamespace:
+			refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
+		case s.exists:
+			refuse(http.StatusConflict, metav1.StatusReasonAlreadyExists)
+		default:
+			answer(http.StatusCreated, map[string]any{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"})
+		}
+	default:
+		refuse(http.StatusTeapot, "unexpected request")
+	}
+}
+
+func (s *startServer) check(t *testing.T, elect bool) error {
+	t.Helper()
+	server := httptest.NewServer(s)
+	defer server.Close()
+	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	p, err := newPrerequisites(config, "evictd", elect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.check(t.Context())
+}
+
+func TestPrerequisites(t *testing.T) {
+	for name, tt := range map[string]struct {
+		server startServer
+		want   []string // of the error; none: no error
+	}{
+		"all there":     {},
+		"Lease there":   {server: startServer{exists: true}},
+		"unavailable":   {startServer{down: true}, []string{"ask the API server for NodeFence", "check its address"}},
+		"credentials":   {startServer{unauthorized: true}, []string{"refuses the credentials", "renew the token"}},
+		"no type":       {startServer{noType: true}, []string{"no NodeFence (ha.k8s.io/v1)", "install deploy/kubernetes/controller/crd"}},
+		"no right":      {startServer{missing: "pods delete"}, []string{"lacks rights: pods delete: apply", "rbac.yaml"}},
+		"no Lease read": {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
+		"no namespace":  {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
+	} {
+		err := tt.server.check(t, true)
+		if (err == nil) != (tt.want == nil) {
+			t.Errorf("%s: check() = %v; want an error with %q", name, err, tt.want)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: check() = %v; want an error with %q", name, err, want)
+			}
+		}
+	}
+	// The Lease of leader election is not needed without it.
+	if err := (&startServer{noNamespace: true}).check(t, false); err != nil {
+		t.Errorf("without leader election: check() = %v", err)
+	}
+}
+
+// TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
+func TestRights(t *testing.T) {
+	s := &startServer{}
+	if err := s.check(t, true); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile("../../deploy/kubernetes/controller/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var granted []string
+	for _, document := range strings.Split(string(content), "\n---\n") {
+		var role rbacv1.Role // a ClusterRole has its fields, too
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			if rule.Resources[0] == "events" {
+				continue
+			}
+			name := strings.Join(rule.ResourceNames, "")
+			for _, verb := range rule.Verbs {
+				granted = append(granted, fmt.Sprint(role.Namespace, " ", rule.APIGroups[0], " ", rule.Resources[0], " ", name, " ", verb))
+			}
+		}
+	}
+	slices.Sort(granted)
+	slices.Sort(s.asked)
+	if diff := cmp.Diff(granted, s.asked); diff != "" {
+		t.Errorf("rights in rbac.yaml and at the start (-granted +asked):\n%s", diff)
+	}
+}
