@@ -1,0 +1,28 @@
+package fencing
+
+// Releases are losses of a node, one after the other, until its volume is released, by one contender. Lists have one
+// value for each loss that ended with a release, in microseconds.
+type Releases struct {
+	Contender string `json:"contender"`
+	// From is the event that Released begins with.
+	From string `json:"from"`
+	// Noticed is the time from the loss of the node to that event.
+	Noticed []int64 `json:"noticedMicroseconds"`
+	// Released is the time from that event until the VolumeAttachment of the lost node is gone, Replaced that from the
+	// loss of the node until the API server has received that the replacement of the pod runs.
+	Released []int64 `json:"releasedMicroseconds"`
+	Replaced []int64 `json:"replacedMicroseconds"`
+	// Kept is for how long after the event the VolumeAttachment was observed, of losses without a release.
+	Kept []int64 `json:"keptMicroseconds,omitempty"`
+	// Early counts releases while the machine was on, Shared those after which two machines used the volume.
+	Early  int `json:"early"`
+	Shared int `json:"shared"`
+}
+
+// The environment variables of TestMeasure…: the file that gets a line of JSON with the [Releases] of each contender, how
+// many losses are measured with evictd-controller and by hand, and whether the releases that take minutes are measured.
+const (
+	ResultsEnv = "EVICTD_BENCH_FENCE_RESULTS"
+	LossesEnv  = "EVICTD_BENCH_FENCES"
+	DetachEnv  = "EVICTD_BENCH_FORCED_DETACH"
+)
