@@ -49,7 +49,7 @@ func fences(ctx context.Context, o options, b *resultSet, out io.Writer) error {
 	if o.forcedDetach {
 		env = append(env, fencing.DetachEnv+"=1")
 	}
-	lines, err := measureByTests(ctx, "./tests/fencing", fencesTimeout, fencing.ResultsEnv, fencesAtOnce, env...)
+	lines, err := measureByTests(ctx, "./tests/fencing", "^TestMeasure", fencesTimeout, fencing.ResultsEnv, fencesAtOnce, env...)
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,9 @@ func sourceVersion(ctx context.Context) string {
 	return string(bytes.TrimSpace(version))
 }
 
-// measureByTests runs the measurements of a package of tests, so many at once, with an environment. It returns the lines
-// that they wrote into the file of a variable.
-func measureByTests(ctx context.Context, of string, timeout time.Duration, variable string, parallel int, env ...string) ([]byte, error) {
+// measureByTests runs the measurements of a package whose names match a pattern, so many at once, with an environment. It
+// returns the lines that they wrote into the file of a variable.
+func measureByTests(ctx context.Context, of, pattern string, timeout time.Duration, variable string, parallel int, env ...string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "evictd-bench-")
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func measureByTests(ctx context.Context, of string, timeout time.Duration, varia
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "results")
 	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "bench", "-count", "1", "-parallel", strconv.Itoa(parallel), "-timeout", timeout.String(),
-		"-v", "-run", "^TestMeasure", of)
+		"-v", "-run", pattern, of)
 	cmd.Env = append(os.Environ(), append(env, variable+"="+file)...)
 	text, err := cmd.CombinedOutput()
 	if err != nil {
@@ -68,7 +68,7 @@ func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err
 	if err := b.add(result{Machine: &machine}); err != nil {
 		return err
 	}
-	lines, err := measureByTests(ctx, "./tests/cluster", clusterTimeout, cluster.ResultsEnv, 1, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
+	lines, err := measureByTests(ctx, "./tests/cluster", "^TestMeasure", clusterTimeout, cluster.ResultsEnv, 1, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,9 @@ func (b *resultSet) document(causes string) string {
 		if releases := b.nodeReleases(on.Name); len(releases) > 0 {
 			section("Fencing of lost nodes ("+on.Name+")", fenceAbout, fenceTable(releases).markdown(), fenceGoals(releases), releases[0].footnote())
 		}
+		if costs := b.controllerCosts(on.Name); len(costs) > 0 {
+			section("Idle evictd-controller ("+on.Name+")", controllerAbout, controllerTable(costs).markdown(), costs[0].footnote())
+		}
 		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
 			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())
 		}

@@ -25,6 +25,7 @@ type result struct {
 	Reclaim   *reclaimCrossings `json:"cold,omitempty"`
 	Cluster   *podEvictions     `json:"cluster,omitempty"`
 	Fence     *nodeReleases     `json:"fence,omitempty"`
+	Control   *controllerCost   `json:"controller,omitempty"`
 }
 
 // origin is where and when something was measured.
@@ -142,6 +143,8 @@ func (r *result) key() string {
 		return "cluster/" + r.Cluster.On + "/" + r.Cluster.Contender
 	case r.Fence != nil:
 		return "fence/" + r.Fence.On + "/" + r.Fence.Contender
+	case r.Control != nil:
+		return fmt.Sprintf("controller/%s/%d", r.Control.On, r.Control.Nodes)
 	}
 	return ""
 }
@@ -165,6 +168,8 @@ func (r *result) on() string {
 		return r.Cluster.On
 	case r.Fence != nil:
 		return r.Fence.On
+	case r.Control != nil:
+		return r.Control.On
 	}
 	return ""
 }

@@ -44,6 +44,7 @@ const (
 
 // auditEvent is an entry of the API server's audit log.
 type auditEvent struct {
+	AuditID   string
 	Verb      string
 	User      struct{ Username string }
 	UserAgent string

@@ -37,25 +37,31 @@ func measure(t *testing.T, contender string, from Kind) *measurement {
 		if t.Failed() || t.Skipped() {
 			return
 		}
-		line, err := json.Marshal(&m.Releases)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s", line)
-		file := os.Getenv(ResultsEnv)
-		if file == "" {
-			return
-		}
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = f.Write(append(line, '\n'))
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		writeResult(t, &m.Releases)
 	})
 	return m
+}
+
+// writeResult adds a result to the file that is named in the environment.
+func writeResult(t *testing.T, result any) {
+	t.Helper()
+	line, err := json.Marshal(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", line)
+	file := os.Getenv(ResultsEnv)
+	if file == "" {
+		return
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(append(line, '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // losses returns how many losses are measured.

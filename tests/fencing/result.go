@@ -26,3 +26,24 @@ const (
 	LossesEnv  = "EVICTD_BENCH_FENCES"
 	DetachEnv  = "EVICTD_BENCH_FORCED_DETACH"
 )
+
+// Idle is the cost of evictd-controller in a cluster whose nodes are all ready and do not change.
+type Idle struct {
+	Nodes int `json:"nodes"`
+	// Seconds is how long Requests were counted.
+	Seconds float64 `json:"seconds"`
+	// Requests counts the controller's requests by verb and resource, without those of leader election, which are Elections.
+	Requests  map[string]int `json:"requests"`
+	Elections int            `json:"elections"`
+	// Resident and Peak are the process's resident memory at the end, and the most that it had, in bytes.
+	Resident int64 `json:"residentBytes"`
+	Peak     int64 `json:"peakBytes"`
+}
+
+// Total returns the number of Requests.
+func (i *Idle) Total() (n int) {
+	for _, r := range i.Requests {
+		n += r
+	}
+	return n
+}
