@@ -158,7 +158,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.survivals, "survivals", 50, "number of bursts on a node with other pods")
 	flags.IntVar(&o.evictions, "evictions", 15, "number of evictions per contender on a node of a cluster")
 	flags.IntVar(&o.fences, "fences", 20, "number of lost nodes for evictd-controller and by hand in step fence")
-	flags.BoolVar(&o.forcedDetach, "forced-detach", true, "measure in step fence what kube-controller-manager does alone, which takes 8 min")
+	flags.BoolVar(&o.forcedDetach, "forced-detach", true, "measure in step fence what kube-controller-manager does alone, which adds 8 min")
 	flags.IntVar(&o.pods, "pods", 100, "number of pods while evictd is idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long the CPU time of an idle evictd is measured")
 	flags.BoolVar(&o.vm, "vm", false, "run the steps for a virtual machine, and print the results")
