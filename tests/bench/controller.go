@@ -54,7 +54,7 @@ func idleController(ctx context.Context, o options, b *resultSet, out io.Writer)
 
 const controllerAbout = "A real API server with Node objects as kubelets register them (ready, 50 images each) that do not change; no other controller and " +
 	"no kubelet runs, so that no watch event arrives. Requests are those in the API server's audit log from half a minute after the start, with each watch " +
-	"that is begun again; those of leader election are counted apart. Missed goals are bold."
+	"that is begun again, which happens every 5 to 10 min and may fall outside of the measurement; those of leader election are counted apart. Missed goals are bold."
 
 // controllerTable returns a table with a row per number of nodes.
 func controllerTable(all []*controllerCost) *table {
