@@ -22,12 +22,15 @@ type timing struct {
 	Allocations int64   `json:"allocations"` // of each run
 }
 
-// benchmarks maps the name of a benchmark, without its number of pods, to that in the results.
-var benchmarks = []struct{ name, what string }{
-	{"BenchmarkStep/idle", "Step, no threshold crossed"},
-	{"BenchmarkStep/evicting", "Step, a victim to be chosen"},
-	{"BenchmarkObservation/walk", "observation, by a BPF walk"},
-	{"BenchmarkObservation/files", "observation, by files"},
+// benchmark is the name of a benchmark, without its number of objects, that in the results, and what the objects are.
+type benchmark struct{ name, what, objects string }
+
+// decisionBenchmarks are those of the step decision.
+var decisionBenchmarks = []benchmark{
+	{"BenchmarkStep/idle", "Step, no threshold crossed", "pods"},
+	{"BenchmarkStep/evicting", "Step, a victim to be chosen", "pods"},
+	{"BenchmarkObservation/walk", "observation, by a BPF walk", "pods"},
+	{"BenchmarkObservation/files", "observation, by files", "pods"},
 }
 
 // decisions is the step decision: it runs the benchmarks of agent/evict and agent/memory.
@@ -43,12 +46,17 @@ func decisions(ctx context.Context, o options, b *resultSet, out io.Writer) erro
 		return err
 	}
 	fmt.Fprint(out, "\nOne decision and one observation:\n")
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/memory")
+	return runBenchmarks(ctx, decisionBenchmarks, from, b, out, "Step|Observation", "./agent/evict", "./agent/memory")
+}
+
+// runBenchmarks runs the benchmarks of packages by go test, and adds and prints their results.
+func runBenchmarks(ctx context.Context, known []benchmark, from origin, b *resultSet, out io.Writer, pattern string, packages ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-run", "^$", "-bench", pattern, "-benchmem"}, packages...)...)
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go test: %w: %s", err, text)
 	}
-	all, err := parseBenchmarks(text)
+	all, err := parseBenchmarks(text, known)
 	if err != nil {
 		return err
 	}
@@ -62,10 +70,10 @@ func decisions(ctx context.Context, o options, b *resultSet, out io.Writer) erro
 	return err
 }
 
-// parseBenchmarks parses the output of go test. It skips other benchmarks, and fails if one of benchmarks is missing:
+// parseBenchmarks parses the output of go test. It skips other benchmarks, and fails if a known one is missing:
 //
 //	BenchmarkStep/idle/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
-func parseBenchmarks(text []byte) (all []*timing, err error) {
+func parseBenchmarks(text []byte, benchmarks []benchmark) (all []*timing, err error) {
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))
 		if len(f) != 8 || f[3] != "ns/op" || f[5] != "B/op" || f[7] != "allocs/op" {
@@ -73,11 +81,11 @@ func parseBenchmarks(text []byte) (all []*timing, err error) {
 		}
 		full, _, _ := strings.Cut(f[0], "-") // GOMAXPROCS
 		for _, known := range benchmarks {
-			pods, ok := strings.CutPrefix(full, known.name+"/")
+			count, ok := strings.CutPrefix(full, known.name+"/")
 			if !ok {
 				continue
 			}
-			t := &timing{What: known.what + ", " + pods + " pods"}
+			t := &timing{What: known.what + ", " + count + " " + known.objects}
 			var errs [4]error
 			t.Runs, errs[0] = strconv.Atoi(f[1])
 			t.Nanoseconds, errs[1] = strconv.ParseFloat(f[2], 64)

@@ -17,7 +17,7 @@ PASS
 `
 
 func TestParseBenchmarks(t *testing.T) {
-	got, err := parseBenchmarks([]byte(benchmarkText))
+	got, err := parseBenchmarks([]byte(benchmarkText), decisionBenchmarks)
 	want := []*timing{
 		{What: "Step, no threshold crossed, 110 pods", Runs: 1492, Nanoseconds: 15788, Bytes: 13200, Allocations: 4},
 		{What: "Step, a victim to be chosen, 5000 pods", Runs: 6, Nanoseconds: 3383425.5, Bytes: 537366, Allocations: 5055},
@@ -31,7 +31,7 @@ func TestParseBenchmarks(t *testing.T) {
 		"a skipped benchmark": strings.Replace(benchmarkText, "BenchmarkObservation/walk", "--- SKIP: Walk", 1),
 		"no number":           strings.Replace(benchmarkText, "13200", "many", 1),
 	} {
-		if _, err := parseBenchmarks([]byte(text)); err == nil {
+		if _, err := parseBenchmarks([]byte(text), decisionBenchmarks); err == nil {
 			t.Errorf("%s: parseBenchmarks() = nil; want an error", name)
 		}
 	}

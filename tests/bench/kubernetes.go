@@ -24,6 +24,38 @@ type podEvictions struct {
 // clusterTimeout bounds the step cluster. The kubelet takes a quarter of a minute for each eviction.
 const clusterTimeout = time.Hour
 
+// sourceVersion returns the version of the source tree, or "" if git does not know it.
+func sourceVersion(ctx context.Context) string {
+	version, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(version))
+}
+
+// measureByTests runs the measurements of a package whose names match a pattern, so many at once, with an environment. It
+// returns the lines that they wrote into the file of a variable.
+func measureByTests(ctx context.Context, of, pattern string, timeout time.Duration, variable string, parallel int, env ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "evictd-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "results")
+	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "bench", "-count", "1", "-parallel", strconv.Itoa(parallel), "-timeout", timeout.String(),
+		"-v", "-run", pattern, of)
+	cmd.Env = append(os.Environ(), append(env, variable+"="+file)...)
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("go test: %w: %s", err, text)
+	}
+	lines, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text) // the tests were skipped
+	}
+	return lines, nil
+}
+
 // onCluster is the step cluster: it runs the measurements of tests/cluster.
 func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
@@ -32,29 +64,13 @@ func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err
 	if err != nil {
 		return err
 	}
-	from := (&testbed{machine: machine}).origin()
-	if version, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
-		from.Version = string(bytes.TrimSpace(version))
-	}
+	from := (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()
 	if err := b.add(result{Machine: &machine}); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "evictd-bench-")
+	lines, err := measureByTests(ctx, "./tests/cluster", "^TestMeasure", clusterTimeout, cluster.ResultsEnv, 1, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
 	if err != nil {
 		return err
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "evictions")
-	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "bench", "-count", "1", "-parallel", "1", "-timeout", clusterTimeout.String(),
-		"-v", "-run", "^TestMeasure", "./tests/cluster")
-	cmd.Env = append(os.Environ(), cluster.ResultsEnv+"="+file, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
-	text, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go test: %w: %s", err, text)
-	}
-	lines, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, text) // the tests were skipped
 	}
 	var all []*podEvictions
 	for line := range bytes.Lines(lines) {

@@ -10,11 +10,14 @@
 //	conditions   the same for evictd under conditions that make it slower
 //	cluster      evictions on a node of a cluster, by evictd and by the kubelet; needs the programs of
 //	             tests/cluster/fetch.sh
+//	fence        release of a lost node's volume, by evictd-controller, by hand and by kube-controller-manager alone; needs the
+//	             programs of tests/cluster/fetch.sh and tests/bmc/fetch.sh
+//	controller   requests and memory of an idle evictd-controller in a cluster of 1,000 nodes; needs the same programs
 //	bombs        time until a fork bomb is ended, and how many tasks could still be created then
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy; only in a virtual machine
 //	cold         evictions with and without proactive reclaim, on a node with swap; only in a virtual machine
 //
-// All steps but the first run a private containerd and need root.
+// All steps but decision, fence and controller run a private containerd and need root.
 //
 // # How it is measured
 //
@@ -85,6 +88,8 @@ type options struct {
 	bombs        int
 	survivals    int
 	evictions    int // per contender in step cluster
+	fences       int // per contender in step fence
+	forcedDetach bool
 	pods         int
 	idle         time.Duration
 	cgroups      []int
@@ -98,6 +103,7 @@ type options struct {
 func (o *options) setQuick() {
 	o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals = 1, 10, 3, 1, 3
 	o.evictions = 3
+	o.fences, o.forcedDetach = 2, false
 	o.pods, o.idle, o.cgroups = 10, 5*time.Second, []int{0, 500}
 }
 
@@ -118,6 +124,8 @@ var steps = []step{
 	{name: "percentiles", measure: onNode(percentiles)},
 	{name: "conditions", measure: onNode(underConditions)},
 	{name: "cluster", measure: onCluster},
+	{name: "fence", measure: fences},
+	{name: "controller", measure: idleController},
 	{name: "bombs", measure: onNode(forkBombs)},
 	{name: "vm", measure: onNode(vmContenders), vm: true},
 	{name: "cold", measure: onNode(proactiveReclaim), vm: true},
@@ -149,6 +157,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.bombs, "bombs", 10, "number of fork bombs per contender")
 	flags.IntVar(&o.survivals, "survivals", 50, "number of bursts on a node with other pods")
 	flags.IntVar(&o.evictions, "evictions", 15, "number of evictions per contender on a node of a cluster")
+	flags.IntVar(&o.fences, "fences", 20, "number of lost nodes for evictd-controller and by hand in step fence")
+	flags.BoolVar(&o.forcedDetach, "forced-detach", true, "measure in step fence what kube-controller-manager does alone, which adds 8 min")
 	flags.IntVar(&o.pods, "pods", 100, "number of pods while evictd is idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long the CPU time of an idle evictd is measured")
 	flags.BoolVar(&o.vm, "vm", false, "run the steps for a virtual machine, and print the results")
@@ -167,7 +177,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case o.name == "":
 		fmt.Fprintln(stderr, "bench: -name is empty; see -help")
 		return exitUsage
-	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals, o.evictions, o.pods) < 1 || o.idle <= 0:
+	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.perCondition, o.bombs, o.survivals, o.evictions, o.fences, o.pods) < 1 || o.idle <= 0:
 		fmt.Fprintln(stderr, "bench: unexpected arguments, or a number below 1; see -help")
 		return exitUsage
 	case (*merge != "" || *render) && o.dir == "":

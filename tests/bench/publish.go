@@ -51,7 +51,7 @@ func (b *resultSet) document(causes string) string {
 	for _, on := range machines {
 		timings, bombs, idle := b.others(on.Name)
 		if len(timings) > 0 {
-			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict and agent/memory. An observation has the figures that "+
+			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict, agent/memory and agent/fence. An observation has the figures that "+
 				"one iteration of the loop reads: those of the node and of each pod's cgroup.", timingTable(timings).markdown(), timings[0].footnote())
 		}
 		if len(bombs) > 0 {
@@ -59,6 +59,12 @@ func (b *resultSet) document(causes string) string {
 		}
 		if evictions := b.clusterEvictions(on.Name); len(evictions) > 0 {
 			section("Evictions on a node of a cluster ("+on.Name+")", clusterAbout, clusterTable(evictions).markdown(), evictions[0].footnote())
+		}
+		if releases := b.nodeReleases(on.Name); len(releases) > 0 {
+			section("Fencing of lost nodes ("+on.Name+")", fenceAbout, fenceTable(releases).markdown(), fenceGoals(releases), releases[0].footnote())
+		}
+		if costs := b.controllerCosts(on.Name); len(costs) > 0 {
+			section("Idle evictd-controller ("+on.Name+")", controllerAbout, controllerTable(costs).markdown(), costs[0].footnote())
 		}
 		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
 			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())

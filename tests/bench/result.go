@@ -24,6 +24,8 @@ type result struct {
 	Timing    *timing           `json:"timing,omitempty"`
 	Reclaim   *reclaimCrossings `json:"cold,omitempty"`
 	Cluster   *podEvictions     `json:"cluster,omitempty"`
+	Fence     *nodeReleases     `json:"fence,omitempty"`
+	Control   *controllerCost   `json:"controller,omitempty"`
 }
 
 // origin is where and when something was measured.
@@ -139,6 +141,10 @@ func (r *result) key() string {
 		return "cold/" + r.Reclaim.On + "/" + r.Reclaim.Reclaim
 	case r.Cluster != nil:
 		return "cluster/" + r.Cluster.On + "/" + r.Cluster.Contender
+	case r.Fence != nil:
+		return "fence/" + r.Fence.On + "/" + r.Fence.Contender
+	case r.Control != nil:
+		return fmt.Sprintf("controller/%s/%d", r.Control.On, r.Control.Nodes)
 	}
 	return ""
 }
@@ -160,6 +166,10 @@ func (r *result) on() string {
 		return r.Reclaim.On
 	case r.Cluster != nil:
 		return r.Cluster.On
+	case r.Fence != nil:
+		return r.Fence.On
+	case r.Control != nil:
+		return r.Control.On
 	}
 	return ""
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/evictd/evictd/tests/fencing"
 )
 
 // seriesOf returns a series of n crossings with the same times.
@@ -121,6 +123,12 @@ func TestPublish(t *testing.T) {
 		{Crossings: vm}, {Crossings: slow}, {Crossings: calm},
 		{Bombs: &bombs{origin: origin{On: native}, Contender: allLanes, Killed: []int64{900, 1500}, Gone: []int64{9000, 9500}, Left: []int64{4990, 4980}, Room: bombRoom, Rate: 8000}},
 		{Bombs: &bombs{origin: origin{On: native}, Contender: "a look every 10s", Room: bombRoom, NotEnded: 2}},
+		{Fence: &nodeReleases{origin: origin{On: native}, Releases: fencing.Releases{Contender: "evictd-controller", From: "NodeFence created",
+			Noticed: []int64{9e6, 11e6}, Released: []int64{11e6, 12e6}, Replaced: []int64{20e6, 21e6}}}},
+		{Fence: &nodeReleases{origin: origin{On: native}, Releases: fencing.Releases{Contender: "nobody", From: "pod deleted",
+			Noticed: []int64{9e6}, Kept: []int64{420e6}, Shared: 1}}},
+		{Control: &controllerCost{origin: origin{On: native}, Idle: fencing.Idle{Nodes: 1000, Seconds: 120, Elections: 60,
+			Requests: map[string]int{"get nodes": 100, "watch nodes": 40}, Resident: 64 * mebibyte, Peak: 80 * mebibyte}}},
 	} {
 		if err := b.add(r); err != nil {
 			t.Fatal(err)
@@ -151,6 +159,10 @@ func TestPublish(t *testing.T) {
 		"| native | 6.18 | 2 × a <b> | 24.0 GiB | v1 |",
 		"| evictd, all lanes | 2 | 4980 | 4980 | 0.90 ms | 1.50 ms | 9.00 ms | 9.50 ms | 0 | 8000 |",
 		"| a look every 10s | 2 | – | – | – | – | – | – | 2 | – |",
+		"| evictd-controller | 2 | NodeFence created | 9.0 s | 11.0 s | 12.0 s | 20.0 s | 21.0 s | – | 0 | 0 |",
+		"| nobody | 1 | pod deleted | 9.0 s | never | never | never | never | all of the 420.0 s observed | 0 | 1 |",
+		"NodeFence created → VolumeAttachment gone: median 11.0 s (goal 10s: **missed**).",
+		"| 1000 | 120 s | **70.00** | get nodes 100, watch nodes 40 | 30.0 | 64.00 | 80.0 MiB |",
 		"| Step, no threshold crossed, 110 pods | 15.8µs | 13200 | 4 | 1492 |",
 		"| evictd, all lanes | p99 | 1 | 0.50 ms | 0.10 ms | 0.05 ms | 0.20 ms | 0.05 ms | 0.10 ms | 0.21 ms | 0.03 ms | 0.00 ms |",
 	} {

@@ -44,6 +44,7 @@ const (
 
 // auditEvent is an entry of the API server's audit log.
 type auditEvent struct {
+	AuditID   string
 	Verb      string
 	User      struct{ Username string }
 	UserAgent string
@@ -241,14 +242,18 @@ func fenceDetail(f *nodefence.NodeFence) string {
 	return strings.Join(parts, "/")
 }
 
-func attachmentEvents(a *auditEvent) ([]Event, error) {
-	kind := map[string]Kind{"create": AttachmentCreated, "delete": AttachmentDeleted}[a.Verb]
-	if kind == "" {
-		return nil, nil
-	}
+// attachmentEvents returns what was done to a VolumeAttachment. It is gone when it is deleted and its last finalizer is
+// removed.
+func attachmentEvents(a *auditEvent) (events []Event, err error) {
 	var v storagev1.VolumeAttachment
 	if err := json.Unmarshal(a.ResponseObject, &v); err != nil {
 		return nil, err
 	}
-	return []Event{{Kind: kind, Object: volumeHandle, Node: v.Spec.NodeName}}, nil
+	if kind := map[string]Kind{"create": AttachmentCreated, "delete": AttachmentDeleted}[a.Verb]; kind != "" {
+		events = append(events, Event{Kind: kind, Object: volumeHandle, Node: v.Spec.NodeName})
+	}
+	if v.Spec.NodeName != "" && len(v.Finalizers) == 0 && (a.Verb == "delete" || v.DeletionTimestamp != nil) {
+		events = append(events, Event{Kind: AttachmentGone, Object: volumeHandle, Node: v.Spec.NodeName})
+	}
+	return events, nil
 }

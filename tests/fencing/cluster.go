@@ -16,11 +16,12 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// graceArgs make a node that does not renew its Lease NotReady after 10 s instead of 50 s. Without forced detachment,
-// which takes 6 min, only the out-of-service taint releases the volumes of a lost node.
-var graceArgs = []string{
-	"--node-monitor-grace-period=10s", "--node-monitor-period=1s", "--disable-force-detach-on-timeout=true",
-}
+// graceArgs make a node that does not renew its Lease NotReady after 10 s instead of 50 s.
+var graceArgs = []string{"--node-monitor-grace-period=10s", "--node-monitor-period=1s"}
+
+// noForceDetach switches off the forced detachment of volumes, which takes 6 min: only the out-of-service taint then
+// releases the volumes of a lost node.
+const noForceDetach = "--disable-force-detach-on-timeout=true"
 
 // controllers are those of kube-controller-manager that have a part in the loss of a node.
 var controllers = []string{
@@ -51,7 +52,13 @@ type Cluster struct {
 }
 
 // Start starts a cluster of machines. A pod of a StatefulSet runs on the first one, and its volume is attached to it.
-func Start(ctx context.Context, names ...string) (_ *Cluster, err error) {
+// Volumes are not detached by force.
+func Start(ctx context.Context, names ...string) (*Cluster, error) {
+	return startWith(ctx, []string{noForceDetach}, names...)
+}
+
+// startWith is Start with other arguments of kube-controller-manager next to graceArgs.
+func startWith(ctx context.Context, args []string, names ...string) (_ *Cluster, err error) {
 	o := controlplane.Options{AuditPolicy: auditPolicy, Users: []controlplane.User{
 		{Token: attacherToken, Name: "csi-attacher", UID: "csi-attacher", Groups: []string{"system:masters"}},
 		controlplane.ServiceAccount(controllerToken, Namespace, "evictd-controller"),
@@ -71,7 +78,7 @@ func Start(ctx context.Context, names ...string) (_ *Cluster, err error) {
 		}
 	}()
 	c.Timeline = newTimeline(c.AuditLog())
-	if err := errors.Join(c.StartControllers(controllers, graceArgs...), c.StartScheduler()); err != nil {
+	if err := errors.Join(c.StartControllers(controllers, slices.Concat(graceArgs, args)...), c.StartScheduler()); err != nil {
 		return nil, err
 	}
 	background, cancel := context.WithCancel(context.Background())

@@ -28,6 +28,7 @@ const (
 	PodRuns           Kind = "pod runs"
 	AttachmentCreated Kind = "VolumeAttachment created"
 	AttachmentDeleted Kind = "VolumeAttachment deleted"
+	AttachmentGone    Kind = "VolumeAttachment gone"
 )
 
 // Event is something that happened.

@@ -6,14 +6,20 @@ import (
 	"time"
 )
 
-// start starts a cluster of two machines, a and b. The pod runs on a.
+// start starts a cluster of two machines, a and b, whose volumes are not detached by force. The pod runs on a.
 func start(t *testing.T) *Cluster {
+	t.Helper()
+	return startArgs(t, noForceDetach)
+}
+
+// startArgs is start with other arguments of kube-controller-manager.
+func startArgs(t *testing.T, args ...string) *Cluster {
 	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
 	}
 	began := time.Now()
-	c, err := Start(t.Context(), "a", "b")
+	c, err := startWith(t.Context(), args, "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}

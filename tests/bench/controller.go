@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/evictd/evictd/tests/fencing"
+)
+
+// controllerCost is the cost of an idle evictd-controller.
+type controllerCost struct {
+	origin
+	fencing.Idle
+}
+
+// The goals for an idle evictd-controller with 1,000 nodes: requests per minute without those of leader election, and MiB.
+const (
+	controllerRequests = 60
+	controllerResident = 128
+)
+
+// controllerTimeout bounds the step controller, which takes 3 min.
+const controllerTimeout = 15 * time.Minute
+
+// idleController is the step controller: it runs the measurement of tests/fencing.
+func idleController(ctx context.Context, o options, b *resultSet, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, controllerTimeout)
+	defer cancel()
+	machine, err := thisMachine(&o)
+	if err != nil {
+		return err
+	}
+	c := &controllerCost{origin: (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()}
+	if err := b.add(result{Machine: &machine}); err != nil {
+		return err
+	}
+	line, err := measureByTests(ctx, "./tests/fencing", "^TestIdleController$", controllerTimeout, fencing.ResultsEnv, 1)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(line), &c.Idle); err != nil {
+		return fmt.Errorf("parse %q: %w", line, err)
+	}
+	if err := b.add(result{Control: c}); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\nIdle evictd-controller:\n%s", controllerTable([]*controllerCost{c}).text())
+	return err
+}
+
+const controllerAbout = "A real API server with Node objects as kubelets register them (ready, 50 images each) that do not change; no other controller and " +
+	"no kubelet runs, so that no watch event arrives. Requests are those in the API server's audit log from half a minute after the start, with each watch " +
+	"that is begun again, which happens every 5 to 10 min and may fall outside of the measurement; those of leader election are counted apart. Missed goals are bold."
+
+// controllerTable returns a table with a row per number of nodes.
+func controllerTable(all []*controllerCost) *table {
+	t := &table{head: []string{
+		"nodes", "measured for", fmt.Sprintf("API requests per minute (goal %d)", controllerRequests), "which", "leader election, per minute",
+		fmt.Sprintf("resident, MiB (goal %d)", controllerResident), "most resident",
+	}}
+	for _, c := range all {
+		minutes := c.Seconds / time.Minute.Seconds()
+		which := "–"
+		if c.Total() > 0 {
+			which = counts(c.Requests)
+		}
+		t.add(fmt.Sprint(c.Nodes), fmt.Sprintf("%.0f s", c.Seconds), formatFigure(float64(c.Total())/minutes, controllerRequests), which,
+			fmt.Sprintf("%.1f", float64(c.Elections)/minutes), formatFigure(mebibytes(c.Resident), controllerResident), size(c.Peak>>10))
+	}
+	return t
+}
+
+// controllerCosts returns the costs on a machine.
+func (b *resultSet) controllerCosts(on string) (all []*controllerCost) {
+	for _, r := range b.results {
+		if r.Control != nil && r.Control.On == on {
+			all = append(all, r.Control)
+		}
+	}
+	return all
+}

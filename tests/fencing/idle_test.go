@@ -1,0 +1,144 @@
+//go:build bench
+
+package fencing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/tests/controlplane"
+)
+
+const (
+	// idleNodes is the number of Nodes, nodeImages that of the images in the status of each: as many as a kubelet reports.
+	idleNodes, nodeImages = 1000, 50
+	// settleTime is the time from the start of the controller to the measurement, idleTime that of the measurement.
+	settleTime, idleTime = 30 * time.Second, 2 * time.Minute
+	// controllerPolicy logs all requests of evictd-controller.
+	controllerPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    users: ["system:serviceaccount:evictd:evictd-controller"]
+  - level: None
+`
+)
+
+// TestIdleController measures evictd-controller in a cluster of 1,000 nodes in which nothing happens. There are Node
+// objects only: no other controller and no kubelet runs.
+func TestIdleController(t *testing.T) {
+	if err := Check(); err != nil {
+		t.Skipf("needs %v", err)
+	}
+	program := executable(t)
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{
+		AuditPolicy: controllerPolicy,
+		Users:       []controlplane.User{controlplane.ServiceAccount(controllerToken, Namespace, "evictd-controller")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{ControlPlane: plane}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range idleNodes {
+		if err := c.Admin.Create(t.Context(), nodePath, readyNode(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(c.Install(t.Context(), "../.."), c.Configure(t.Context(), Enforce)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.StartController(program, "idle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(settleTime)
+	began := time.Now()
+	time.Sleep(idleTime)
+	idle := Idle{Nodes: idleNodes, Requests: map[string]int{}}
+	idle.count(t, c.AuditLog(), began)
+	idle.measureMemory(t, p.PID())
+	if t.Failed() || idle.Elections == 0 {
+		t.Fatalf("%d requests of leader election; want some\n%s", idle.Elections, p.Log())
+	}
+	writeResult(t, &idle)
+}
+
+// readyNode returns a Node as a kubelet registers one.
+func readyNode(i int) corev1.Node {
+	now := metav1.Now()
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i)}}
+	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3)}
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		condition := corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, LastHeartbeatTime: now, LastTransitionTime: now}
+		if kind == corev1.NodeReady {
+			condition.Status = corev1.ConditionTrue
+		}
+		n.Status.Conditions = append(n.Status.Conditions, condition)
+	}
+	for image := range nodeImages {
+		name := fmt.Sprintf("registry.example.com/team/application-%d", image)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
+			Names: []string{fmt.Sprintf("%s@sha256:%064x", name, image), name + ":v1.0.0"}, SizeBytes: 1 << 27,
+		})
+	}
+	n.Status.NodeInfo = corev1.NodeSystemInfo{SystemUUID: newUUID(), BootID: newUUID(), KubeletVersion: "v" + controlplane.Version}
+	return n
+}
+
+// count counts the requests that began in idleTime. The audit log has a watch twice, at its begin and at its end.
+func (i *Idle) count(t *testing.T, auditLog string, began time.Time) {
+	content, err := os.ReadFile(auditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.Seconds = idleTime.Seconds()
+	counted := map[string]bool{}
+	for line := range bytes.Lines(content) {
+		var a auditEvent
+		if err := json.Unmarshal(line, &a); err != nil {
+			t.Fatal(err)
+		}
+		since := a.RequestReceivedTimestamp.Sub(began)
+		if since < 0 || since >= idleTime || counted[a.AuditID] {
+			continue
+		}
+		counted[a.AuditID] = true
+		if a.ObjectRef.Resource == "leases" && a.ObjectRef.Namespace == Namespace {
+			i.Elections++
+		} else {
+			i.Requests[a.Verb+" "+a.ObjectRef.Resource]++
+		}
+	}
+}
+
+// measureMemory reads the memory of a process.
+func (i *Idle) measureMemory(t *testing.T, pid int) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(status) {
+		for key, value := range map[string]*int64{"VmRSS": &i.Resident, "VmHWM": &i.Peak} {
+			if n, _ := fmt.Sscanf(string(line), key+": %d kB", value); n == 1 {
+				*value <<= 10
+			}
+		}
+	}
+	if i.Resident == 0 || i.Peak == 0 {
+		t.Errorf("no memory in the status of process %d: %s", pid, status)
+	}
+}
