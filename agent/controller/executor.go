@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each command
-	// of a session.
+	// readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each
+	// command of a session.
 	readingTimeout = 30 * time.Second
 	// returnTimeout is how long a call may take to return after its context has ended.
 	returnTimeout = 2 * time.Second
@@ -78,8 +78,8 @@ func newExecutor(ctx context.Context, m *metrics, log *slog.Logger) *executor {
 	}
 }
 
-// Start implements manager.Runnable. It ends all acts and readings when ctx ends, which is at once when the leadership is
-// lost, and waits for them, but no longer than another controller waits before it may become the leader.
+// Start implements manager.Runnable. It ends all acts and readings when ctx ends, which is at once when the leadership
+// is lost, and waits for them, but no longer than another controller waits before it may become the leader.
 func (e *executor) Start(ctx context.Context) error {
 	<-ctx.Done()
 	e.cancel()
@@ -316,8 +316,8 @@ func (e *executor) acquire(ctx context.Context, name string) (release func(), er
 	}
 }
 
-// bounded calls f, and release after it has returned. It does not wait for f for longer than returnTimeout after ctx has
-// ended; the device then stays in use until f returns.
+// bounded calls f, and release after it has returned. It does not wait for f for longer than returnTimeout after ctx
+// has ended; the device then stays in use until f returns.
 func (e *executor) bounded(ctx context.Context, release func(), f func() error) error {
 	done := make(chan error, 1)
 	e.running.Go(func() {

@@ -116,7 +116,8 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 }
 
 // sameUUID returns the name of another Node with the systemUUID of a Node, empty if there is none: clones have the UUID
-// of their original, some boards all the same, and a machine that was registered again under another name has two Nodes.
+// of their original, some boards all the same, and a machine that was registered again under another name has two
+// Nodes.
 func (r *reconciler) sameUUID(ctx context.Context, node *corev1.Node) (string, error) {
 	nodes := &corev1.NodeList{}
 	if err := r.cached.List(ctx, nodes); err != nil {

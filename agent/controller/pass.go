@@ -45,7 +45,8 @@ func (p *pass) run(ctx context.Context) error {
 	node, nf, known := p.observer.objects(ctx, p.name)
 	if !known {
 		p.until(p.observer.failed.next())
-		// Another worker may just have read what failed here; then next is zero, and nothing else would repeat this pass.
+		// Another worker may just have read what failed here; then next is zero, and nothing else would repeat this
+		// pass.
 		p.until(time.Now().Add(longestWait))
 		return nil
 	}
@@ -122,8 +123,8 @@ func (p *pass) decide(
 	return &next, orders, nil
 }
 
-// takeBack removes the out-of-service taint although the state that orders this was not saved: without the taint nothing
-// is released, and with it the volumes of a machine that runs again are detached. The next pass decides again.
+// takeBack removes the out-of-service taint although the state that orders this was not saved: without the taint
+// nothing is released, and with it the volumes of a machine that runs again are detached. The next pass decides again.
 func (p *pass) takeBack(ctx context.Context, nf *nodefence.NodeFence, orders *fence.Orders) error {
 	if orders.Taints.OutOfService || p.node == nil || !hasOwned(p.node, &outOfService, annotationOutOfService) {
 		return nil

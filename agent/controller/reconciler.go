@@ -21,8 +21,8 @@ import (
 const (
 	// passTimeout bounds one pass over a node.
 	passTimeout = 30 * time.Second
-	// longestWait is the time between two passes over a node with a fence, and over one that is not Ready: Leases are not
-	// watched.
+	// longestWait is the time between two passes over a node with a fence, and over one that is not Ready: Leases are
+	// not watched.
 	longestWait = 10 * time.Second
 	// configWait is the time until a pass is repeated that came before the configuration.
 	configWait = time.Second
@@ -120,9 +120,9 @@ func after(wake time.Time) reconcile.Result {
 	return reconcile.Result{RequeueAfter: max(time.Until(wake), 10*time.Millisecond)}
 }
 
-// suspected reports whether a node must be read from the API server: it is not Ready and has a plan, has a fence that has
-// not ended, has taints of the controller, or has a fence that is old enough to be deleted. wake is when that changes
-// by itself.
+// suspected reports whether a node must be read from the API server: it is not Ready and has a plan, has a fence that
+// has not ended, has taints of the controller, or has a fence that is old enough to be deleted. wake is when that
+// changes by itself.
 func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Config) (look bool, wake time.Time, err error) {
 	node, nf := &corev1.Node{}, &nodefence.NodeFence{}
 	found, err := r.get(ctx, name, node)

@@ -419,7 +419,8 @@ func TestManyConflicts(t *testing.T) {
 	}
 }
 
-// When a device reads on again, the out-of-service taint is removed also if the API server refuses to save the NodeFence.
+// When a device reads on again, the out-of-service taint is removed also if the API server refuses to save the
+// NodeFence.
 func TestTaintIsTakenBackUnsaved(t *testing.T) {
 	d := &faultyDevice{uuid: machine}
 	node := deadNode()

@@ -37,8 +37,8 @@ import (
 const (
 	// leaseName is the name of the Lease of leader election.
 	leaseName = "evictd-controller"
-	// The times of leader election. At its loss the contexts of all acts end at once, and no act takes longer to end than
-	// leaseDuration - renewDeadline.
+	// The times of leader election. At its loss the contexts of all acts end at once, and no act takes longer to end
+	// than leaseDuration - renewDeadline.
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
 	// stopTimeout bounds the wait for acts in flight after the leadership has ended.
 	stopTimeout = 4 * time.Second
@@ -152,8 +152,8 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	// Both answer as soon as the prerequisites are met, also of a controller that is not the leader: a rollout waits for
-	// it, and it is not restarted for it.
+	// Both answer as soon as the prerequisites are met, also of a controller that is not the leader: a rollout waits
+	// for it, and it is not restarted for it.
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("prerequisites", healthz.Ping))
 }
 

@@ -18,8 +18,8 @@ func stateOf(f *nodefence.NodeFence) fence.State {
 	}
 }
 
-// withState returns a NodeFence with another state. Name, UID and resourceVersion stay, so that an update of it fails if
-// the object is not the one that the state was computed from.
+// withState returns a NodeFence with another state. Name, UID and resourceVersion stay, so that an update of it fails
+// if the object is not the one that the state was computed from.
 func withState(f *nodefence.NodeFence, s *fence.State) *nodefence.NodeFence {
 	next := f.DeepCopy()
 	next.Progress, next.State = s.Progress, s.Detail

@@ -44,7 +44,8 @@ type Method struct {
 	Device string `json:"device"`
 	// MustSuccess says that the step fails with the method.
 	MustSuccess bool `json:"mustSuccess"`
-	// Identity says how the machine is told from others: uuid compares the device's UUID with the node's; none does not.
+	// Identity says how the machine is told from others: uuid compares the device's UUID with the node's; none does
+	// not.
 	Identity IdentityCheck `json:"identity"`
 	// Deadline bounds one act.
 	Deadline metav1.Duration `json:"deadline"`

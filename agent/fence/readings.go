@@ -60,7 +60,8 @@ func (r *run) takeReading(x Reading) {
 		r.readIsOn(x)
 		return
 	}
-	// A reading that began before the last act ended, or before a device was read on, tells nothing about the time after.
+	// A reading that began before the last act ended, or before a device was read on, tells nothing about the time
+	// after.
 	last := s.last(x.Device)
 	switch {
 	case !x.Started.After(s.LastAct.Time), last != nil && !x.Started.After(last.Started.Time):

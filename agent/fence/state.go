@@ -29,8 +29,8 @@ const (
 // +kubebuilder:validation:Enum=Proving;OffProven;Releasing;Released
 type Phase string
 
-// The phases, in order. In Proving the devices are read; in OffProven they are read once more; in Releasing the Node has the
-// out-of-service taint; in Released the pods and volumes are gone and the taint is removed.
+// The phases, in order. In Proving the devices are read; in OffProven they are read once more; in Releasing the Node
+// has the out-of-service taint; in Released the pods and volumes are gone and the taint is removed.
 const (
 	Proving   Phase = "Proving"
 	OffProven Phase = "OffProven"

@@ -114,8 +114,8 @@ func (r *run) advance() bool {
 	return false // dry run that has ended
 }
 
-// alive reports whether the node is Ready and its Lease is renewed. The clock of the node may have been set back, as that
-// of a machine whose battery is empty is after it was off: the renewTime need not be later.
+// alive reports whether the node is Ready and its Lease is renewed. The clock of the node may have been set back, as
+// that of a machine whose battery is empty is after it was off: the renewTime need not be later.
 func (r *run) alive() bool {
 	l := r.in.Lease
 	return r.in.Node.Ready == ReadyTrue && l.Known && l.Found && !microTime(l.Renewed).Time.Equal(r.s.Target.LeaseRenewed.Time) &&

@@ -1,5 +1,5 @@
-// Package logflags has the flags --log.level and --log.format of the programs that log to a stream alone: evictd-kube and
-// evictd-controller. That of evictd, which must not wait for its log, is in agent/systemd.
+// Package logflags has the flags --log.level and --log.format of the programs that log to a stream alone: evictd-kube
+// and evictd-controller. That of evictd, which must not wait for its log, is in agent/systemd.
 package logflags
 
 import (

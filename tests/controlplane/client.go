@@ -59,8 +59,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s %s: %s: %.500s", e.Method, e.Path, e.Status, e.Answer)
 }
 
-// Request makes a request and returns the answer, with a StatusError if that has an error's status. The content type is that
-// of the body.
+// Request makes a request and returns the answer, with a StatusError if that has an error's status. The content type is
+// that of the body.
 func (c *Client) Request(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+c.address+path, bytes.NewReader(body))
 	if err != nil {

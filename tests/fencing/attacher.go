@@ -18,8 +18,8 @@ const (
 	attacherFinalizer = "external-attacher/evictd-test"
 )
 
-// attacher answers for the CSI driver's controller: it attaches what the attach/detach controller asks for, and detaches
-// what that deletes. Neither asks the machine.
+// attacher answers for the CSI driver's controller: it attaches what the attach/detach controller asks for, and
+// detaches what that deletes. Neither asks the machine.
 type attacher struct {
 	client *controlplane.Client
 	report func(error)

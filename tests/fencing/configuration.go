@@ -19,8 +19,8 @@ var Enforce = map[string]string{
 	"healthy_delay": "3s", "backoff": "2s", "total_timeout": "2m",
 }
 
-// Configure creates the configuration of evictd-controller: a policy, and for each machine the methods bmc-off and bmc-on
-// of its BMC.
+// Configure creates the configuration of evictd-controller: a policy, and for each machine the methods bmc-off and
+// bmc-on of its BMC.
 func (c *Cluster) Configure(ctx context.Context, policy map[string]string) error {
 	secret := corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "fence-method-template-bmc"}, StringData: map[string]string{"password": password},

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// idleNodes is the number of Nodes, nodeImages that of the images in the status of each: as many as a kubelet reports.
+	// idleNodes is the number of Nodes, nodeImages that of the images in the status of each: as many as a kubelet
+	// reports.
 	idleNodes, nodeImages = 1000, 50
 	// settleTime is the time from the start of the controller to the measurement, idleTime that of the measurement.
 	settleTime, idleTime = 30 * time.Second, 2 * time.Minute

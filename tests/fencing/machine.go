@@ -53,8 +53,8 @@ func (m *Machine) BootID() string {
 	return m.bootID
 }
 
-// SetPower is what the BMC does to the machine. Switching on boots it: it has a new boot ID, and its kubelet starts after
-// bootDelay.
+// SetPower is what the BMC does to the machine. Switching on boots it: it has a new boot ID, and its kubelet starts
+// after bootDelay.
 func (m *Machine) SetPower(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// measureClusters is the number of clusters that share the losses of a contender: most of the time of a loss is waited.
+	// measureClusters is the number of clusters that share the losses of a contender: most of the time of a loss is
+	// waited.
 	measureClusters = 2
-	// detachTimeout is how long a VolumeAttachment is observed that kube-controller-manager detaches by force after 6 min.
+	// detachTimeout is how long a VolumeAttachment is observed that kube-controller-manager detaches by force after 6
+	// min.
 	detachTimeout = 7 * time.Minute
 )
 

@@ -18,8 +18,8 @@ func Check() error {
 	return errors.Join(err, err2)
 }
 
-// Fetch gets the programs that Check misses into the cache directory, and installs nothing. Those of Kubernetes are built,
-// which takes minutes. The working directory must be the module's root. Progress is written to log.
+// Fetch gets the programs that Check misses into the cache directory, and installs nothing. Those of Kubernetes are
+// built, which takes minutes. The working directory must be the module's root. Progress is written to log.
 func Fetch(ctx context.Context, log io.Writer) error {
 	missing := Check()
 	for _, f := range []struct {

@@ -19,8 +19,9 @@ type Releases struct {
 	Shared int `json:"shared"`
 }
 
-// The environment variables of TestMeasure…: the file that gets a line of JSON with the [Releases] of each contender, how
-// many losses are measured with evictd-controller and by hand, and whether the releases that take minutes are measured.
+// The environment variables of TestMeasure…: the file that gets a line of JSON with the [Releases] of each contender,
+// how many losses are measured with evictd-controller and by hand, and whether the releases that take minutes are
+// measured.
 const (
 	ResultsEnv = "EVICTD_BENCH_FENCE_RESULTS"
 	LossesEnv  = "EVICTD_BENCH_FENCES"
@@ -32,7 +33,8 @@ type Idle struct {
 	Nodes int `json:"nodes"`
 	// Seconds is how long Requests were counted.
 	Seconds float64 `json:"seconds"`
-	// Requests counts the controller's requests by verb and resource, without those of leader election, which are Elections.
+	// Requests counts the controller's requests by verb and resource, without those of leader election, which are
+	// Elections.
 	Requests  map[string]int `json:"requests"`
 	Elections int            `json:"elections"`
 	// Resident and Peak are the process's resident memory at the end, and the most that it had, in bytes.

@@ -13,8 +13,8 @@ import (
 type Device interface {
 	// Status returns the state of the power. It never returns PowerOff without an answer of the device that says so.
 	Status(ctx context.Context) (fence.Power, error)
-	// Off switches the power off at once, without asking the operating system. Nil means that the device accepted it. An
-	// error that is ErrRefused means that the device did not do it; any other error leaves that open.
+	// Off switches the power off at once, without asking the operating system. Nil means that the device accepted it.
+	// An error that is ErrRefused means that the device did not do it; any other error leaves that open.
 	Off(ctx context.Context) error
 	// On switches the power on; errors as of Off.
 	On(ctx context.Context) error

@@ -11,7 +11,8 @@ import (
 
 const (
 	defaultHistoryTTL = 24 * time.Hour
-	// shortGrace is the duration of a node's Lease: with a shorter grace, a few lost requests of a kubelet fence a node.
+	// shortGrace is the duration of a node's Lease: with a shorter grace, a few lost requests of a kubelet fence a
+	// node.
 	shortGrace = 40 * time.Second
 )
 

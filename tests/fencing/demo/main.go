@@ -2,8 +2,8 @@
 // prints what happens, with the seconds since then, until the machine is back and its pod runs on the other one.
 //
 // It needs Go, and a network to fetch the programs of Kubernetes and Debian's openipmi, which are installed nowhere. It
-// needs no root. All of its files are below one temporary directory; it removes that, and ends its processes, by success,
-// failure or ^C. The exit code is 0 if nothing was released before the machine was off.
+// needs no root. All of its files are below one temporary directory; it removes that, and ends its processes, by
+// success, failure or ^C. The exit code is 0 if nothing was released before the machine was off.
 package main
 
 import (
