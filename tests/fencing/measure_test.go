@@ -170,7 +170,7 @@ func TestMeasureForcedDetach(t *testing.T) {
 	}{
 		{"kube-controller-manager alone, pod deleted", nil, metav1.DeleteOptions{}, PodDeleted},
 		{"kube-controller-manager, pod force-deleted by hand", nil, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, PodRemoved},
-		{"the same with " + noForceDetach, []string{noForceDetach}, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, PodRemoved},
+		{"kube-controller-manager with " + noForceDetach + ", pod force-deleted by hand", []string{noForceDetach}, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, PodRemoved},
 	} {
 		t.Run(tt.contender, func(t *testing.T) {
 			t.Parallel()
