@@ -34,6 +34,7 @@ type victim struct {
 	ignore map[int]bool // the others: of the sandbox; and those that are in revived
 
 	mu      sync.Mutex
+	alive   time.Time // when one of the first processes certainly still existed
 	empty   time.Time // none of the first processes was seen any more
 	revived []string  // later processes
 	fenced  time.Time // the limit was first seen to be 0: cgroup.max.descendants, on v1 pids.max
@@ -73,7 +74,8 @@ func (v *victim) look(dir string) bool {
 	if errors.Is(err, os.ErrNotExist) { // v1, or the cgroup is gone
 		limit, err = os.ReadFile(filepath.Join(dir, "pids.max"))
 	}
-	left, later := v.alive()
+	began := time.Now()
+	left, later := v.processesLeft()
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -87,7 +89,9 @@ func (v *victim) look(dir string) bool {
 	case !fenced && !v.fenced.IsZero():
 		v.lifted = true
 	}
-	if !left && v.empty.IsZero() {
+	if left {
+		v.alive = began // not now: on a busy machine that may be much later
+	} else if v.empty.IsZero() {
 		v.empty = now
 	}
 	for _, p := range later {
@@ -96,9 +100,9 @@ func (v *victim) look(dir string) bool {
 	return true
 }
 
-// alive reports whether one of the first processes is left, also while it dies, and returns
+// processesLeft reports whether one of the first processes is left, also while it dies, and returns
 // processes of the image that were started later and not returned yet.
-func (v *victim) alive() (left bool, later []process) {
+func (v *victim) processesLeft() (left bool, later []process) {
 	for _, pid := range v.c.pids(&v.pod) {
 		if v.ignore[pid] {
 			continue
@@ -278,11 +282,11 @@ func (v *victim) statusProblems(e *outcome) (problems []problem) {
 	}) {
 		problems = append(problems, problem{problemTarget, fmt.Sprintf("no condition DisruptionTarget with reason %s: %+v", disruptionReason, final.Status.Conditions)})
 	}
-	if s, ok := first(states, func(s *podState) bool { return s.Status.Phase == corev1.PodFailed }); ok && v.w.exclusive() && s.at.Before(v.empty) {
-		problems = append(problems, problem{problemDouble, fmt.Sprintf("Failed %v before its last process was gone", v.empty.Sub(s.at))})
+	if s, ok := first(states, func(s *podState) bool { return s.Status.Phase == corev1.PodFailed }); ok && v.w.exclusive() && s.at.Before(v.alive) {
+		problems = append(problems, problem{problemDouble, fmt.Sprintf("a process was left %v after Failed", v.alive.Sub(s.at))})
 	}
-	if !e.replacement.IsZero() && v.w.exclusive() && e.replacement.Before(v.empty) {
-		problems = append(problems, problem{problemDouble, fmt.Sprintf("replacement ran %v before the last process was gone", v.empty.Sub(e.replacement))})
+	if !e.replacement.IsZero() && v.w.exclusive() && e.replacement.Before(v.alive) {
+		problems = append(problems, problem{problemDouble, fmt.Sprintf("a process was left %v after the replacement ran", v.alive.Sub(e.replacement))})
 	}
 	return problems
 }
