@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -13,20 +14,28 @@ type relay struct {
 	client, bmc net.PacketConn
 	// toBMC and toClient return what is sent in place of a datagram. They are called by one goroutine each.
 	toBMC, toClient func([]byte) [][]byte
+
+	bmcAddress net.Addr
+	start      sync.Once
 }
 
-// newRelay starts a relay. Its functions are set before the first datagram.
+// newRelay returns a relay that begins with the first call of parameters. Its functions are set before.
 func newRelay(t *testing.T, endpoint string) *relay {
 	t.Helper()
 	to, err := net.ResolveUDPAddr("udp", endpoint)
 	do(t, err)
 	same := func(b []byte) [][]byte { return [][]byte{b} }
-	r := &relay{toBMC: same, toClient: same}
+	r := &relay{toBMC: same, toClient: same, bmcAddress: to}
 	if r.client, err = net.ListenPacket("udp", "127.0.0.1:0"); err == nil {
 		r.bmc, err = net.ListenPacket("udp", "127.0.0.1:0")
 	}
 	do(t, err)
 	t.Cleanup(func() { r.client.Close(); r.bmc.Close() })
+	return r
+}
+
+// run relays until the sockets are closed.
+func (r *relay) run() {
 	peer := make(chan net.Addr, 1)
 	go func() {
 		for b := make([]byte, 4096); ; {
@@ -40,7 +49,7 @@ func newRelay(t *testing.T, endpoint string) *relay {
 			}
 			peer <- from
 			for _, b := range r.toBMC(bytes.Clone(b[:n])) {
-				r.bmc.WriteTo(b, to)
+				r.bmc.WriteTo(b, r.bmcAddress)
 			}
 		}
 	}()
@@ -57,11 +66,11 @@ func newRelay(t *testing.T, endpoint string) *relay {
 			}
 		}
 	}()
-	return r
 }
 
-// parameters returns those of the BMC with the relay's port.
+// parameters begins to relay and returns the parameters of the BMC with the relay's port.
 func (r *relay) parameters(of map[string]string) map[string]string {
+	r.start.Do(r.run)
 	m := maps.Clone(of)
 	m["ipport"] = strconv.Itoa(r.client.LocalAddr().(*net.UDPAddr).Port)
 	return m
