@@ -207,7 +207,7 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	return fence.Unknown, err.Error()
 }
 
-// identityError says that a device switches another machine, or that this can't be told.
+// identityError says that a device switches another machine, or that its UUID does not show which.
 type identityError struct{ device, node string }
 
 func (e *identityError) Error() string {

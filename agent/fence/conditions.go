@@ -13,7 +13,7 @@ const (
 	ConditionStormHold = "StormHold"
 	// ConditionWaiting: the node is not certainly dead at this time.
 	ConditionWaiting = "Waiting"
-	// ConditionIdentityMismatch: a device belongs to another machine, or it cannot be told.
+	// ConditionIdentityMismatch: a device belongs to another machine, or its UUID does not show to which.
 	ConditionIdentityMismatch = "IdentityMismatch"
 	// ConditionProofLost: a device reads on, or the node is back, after the proof.
 	ConditionProofLost = "ProofLost"

@@ -48,7 +48,7 @@ func (r *run) takeOutcomes() {
 		Message: "no outcome was reported by " + i.Executor + "; it may have been done, or be done later"})
 }
 
-// ended returns when an act ended: not after now, and now if it is not told.
+// ended returns when an act ended: not after now, and now if the outcome has no time.
 func (r *run) ended(o Outcome) time.Time {
 	if o.Ended.IsZero() || o.Ended.After(r.now) {
 		return r.now

@@ -44,7 +44,7 @@ type Method struct {
 	Device string `json:"device"`
 	// MustSuccess says that the step fails with the method.
 	MustSuccess bool `json:"mustSuccess"`
-	// Identity says how the machine is told from others: uuid compares the device's UUID with the node's; none does
+	// Identity says how the machine is identified: uuid compares the device's UUID with the node's; none does
 	// not.
 	Identity IdentityCheck `json:"identity"`
 	// Deadline bounds one act.
@@ -67,7 +67,7 @@ const (
 	On  Action = "on"
 )
 
-// IdentityCheck says how a machine is told from others.
+// IdentityCheck says how a machine is identified.
 //
 // +kubebuilder:validation:Enum=uuid;none
 type IdentityCheck string

@@ -192,7 +192,7 @@ func (v *verifier) check(in Inputs, o Orders) {
 	v.repeat(now)
 }
 
-// observe notes what a step is told, and reports whether a power device reads on.
+// observe notes the readings of a step, and reports whether a power device reads on.
 func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 	for _, x := range in.Outcomes {
 		if v.acts[x.Intent] {

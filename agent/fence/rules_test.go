@@ -132,7 +132,7 @@ func cluster(letters string) (nodes []Member, fences []State) {
 	return nodes, fences
 }
 
-// TestMessages checks what people are told.
+// TestMessages checks the texts for operators.
 func TestMessages(t *testing.T) {
 	s := newSimulation(t, powerPlan(level(true, "bmc")))
 	s.dryRun, s.until = true, time.Minute

@@ -1,6 +1,6 @@
 // Package bmc runs OpenIPMI's ipmi_sim as the BMC of a machine that does not exist, with faults. It needs no root.
 //
-// The commands that the BMC carries out call a script, whose log is what was really done, whatever a client was told.
+// The commands that the BMC carries out call a script, whose log is what was really done, whatever the answer to the client was.
 // The programs are looked up in PATH and in the cache directory of fetch.sh ([Program]).
 package bmc
 

@@ -44,7 +44,7 @@ type Event struct {
 	By string
 	// Detail is for people, except that of FenceChanged, which is step, status and phase, separated by a slash.
 	Detail string
-	// Ignored is set if a BMC did not do what it was told.
+	// Ignored is set if a BMC did not carry out the command.
 	Ignored bool
 }
 
