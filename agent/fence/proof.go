@@ -216,7 +216,7 @@ func (r *run) confirm() bool {
 	if v == s.ConfirmOff || s.Intent != nil {
 		return false
 	}
-	if v == s.UID && v != "" && r.confirmable() {
+	if v == s.UID && v != "" && s.Confirmable() {
 		if r.in.Node.Ready != ReadyTrue {
 			if l := r.in.Lease; !l.Known || l.Found && !stale(l, r.timings(), r.now) {
 				r.dead() // reports what is waited for
@@ -233,9 +233,10 @@ func (r *run) confirm() bool {
 	return false
 }
 
-// confirmable reports whether the fence is before its release.
-func (r *run) confirmable() bool {
-	return !r.s.DryRun && r.s.Step != Recovery && r.s.Phase != Releasing && r.s.Phase != Released
+// Confirmable reports whether a person's word that the machine is off can still change the fence: it is no dry run, has
+// not ended and is before its release.
+func (s *State) Confirmable() bool {
+	return s.FinishedAt.IsZero() && !s.DryRun && s.Step != Recovery && s.Phase != Releasing && s.Phase != Released
 }
 
 func (r *run) confirmed() bool {

@@ -17,10 +17,11 @@ import (
 func newFenceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fence",
-		Short: "Validate and print how dead nodes are fenced",
+		Short: "Validate, print and confirm how dead nodes are fenced",
 		RunE:  needsSubcommand,
 		Example: `  evictctl fence config check fencing.yaml
-  evictctl fence plan host1 fencing.yaml`,
+  evictctl fence plan host1 fencing.yaml
+  evictctl fence list`,
 	}
 	config := &cobra.Command{
 		Use:     "config",
@@ -30,7 +31,10 @@ func newFenceCommand() *cobra.Command {
 	}
 	config.AddCommand(newFenceCheckCommand())
 	cmd.AddCommand(config)
+	cmd.AddCommand(newFenceConfirmCommand())
+	cmd.AddCommand(newFenceListCommand())
 	cmd.AddCommand(newFencePlanCommand())
+	cmd.AddCommand(newFenceShowCommand())
 	return cmd
 }
 

@@ -40,7 +40,7 @@ func TestIdleController(t *testing.T) {
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
 	}
-	program := executable(t)
+	program := executable(t, "evictd-controller")
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{
 		AuditPolicy: controllerPolicy,
 		Users:       []controlplane.User{controlplane.ServiceAccount(controllerToken, Namespace, "evictd-controller")},

@@ -4,20 +4,23 @@ import (
 	"maps"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/tests/controlplane"
 	"github.com/evictd/evictd/tests/node"
 )
 
-// executable returns the path of evictd-controller as it is released.
-func executable(t *testing.T) string {
+// executable returns the path of a command as it is released.
+func executable(t *testing.T, name string) string {
 	t.Helper()
-	built, err := node.Prebuilt("evictd-controller")
+	built, err := node.Prebuilt(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,13 +28,13 @@ func executable(t *testing.T) string {
 		return built[0]
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/evictd-controller")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/"+name)
 	cmd.Dir = "../.."
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	return filepath.Join(dir, "evictd-controller")
+	return filepath.Join(dir, name)
 }
 
 // startFencing is start with evictd-controller.
@@ -40,7 +43,7 @@ func startFencing(t *testing.T, policy map[string]string) (c *Cluster, program s
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
 	}
-	program = executable(t)
+	program = executable(t, "evictd-controller")
 	c = start(t)
 	if err := c.Install(t.Context(), "../.."); err != nil {
 		t.Fatal(err)
@@ -191,6 +194,69 @@ func TestFenceIgnored(t *testing.T) {
 		t.Error(err)
 	}
 	check(t, c, began)
+}
+
+// TestFenceConfirmed: the BMC is lost together with its machine. Nothing is released until a person confirms with
+// evictctl that the machine is off.
+func TestFenceConfirmed(t *testing.T) {
+	t.Parallel()
+	programs, err := controlplane.FindPrograms(controlplane.Kubectl)
+	if err != nil {
+		t.Skipf("needs %v", err)
+	}
+	c, _ := startFencing(t, policy(map[string]string{"proof_timeout": "6s", "giveup_retries": "0"}))
+	uid := podUID(t, c)
+	evictctl, admin := executable(t, "evictctl"), kubeconfig(t, c)
+	call := func(args ...string) (string, error) {
+		args = append(append([]string{"fence"}, args...), "--kubectl", filepath.Join(programs, controlplane.Kubectl), "--kubeconfig", admin)
+		out, err := exec.Command(evictctl, args...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := call("list"); err != nil || out != "no node is or was fenced\n" {
+		t.Errorf("evictctl fence list = %q, %v; want no fence", out, err)
+	}
+	began := time.Now()
+	if err := c.PullPlug("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.BMCs["a"].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	awaitFence(t, c, "the end of the attempts", func(_ *fence.Progress, d *fence.Detail) bool {
+		return meta.IsStatusConditionTrue(d.Conditions, fence.ConditionGaveUp)
+	})
+	wantKept(t, c, check(t, c, began), uid)
+	if out, err := call("list"); err != nil || !strings.Contains(out, "GaveUp") {
+		t.Errorf("evictctl fence list = %q, %v; want GaveUp", out, err)
+	}
+	out, err := call("show", "a")
+	found := regexp.MustCompile(`(?m)^fence: ([0-9a-f-]{36}),`).FindStringSubmatch(out)
+	if err != nil || found == nil {
+		t.Fatalf("evictctl fence show a = %q, %v; want the UID of the fence", out, err)
+	}
+	if out, err := call("confirm", "a", "--fence", uid); err == nil || !strings.Contains(out, "has the fence "+found[1]) {
+		t.Errorf("evictctl fence confirm with another UID = %q, %v; want an error", out, err)
+	}
+	wantKept(t, c, check(t, c, began), uid)
+	if out, err := call("confirm", "a", "--fence", found[1]); err != nil {
+		t.Fatalf("evictctl fence confirm = %q, %v", out, err)
+	}
+	if err := c.Await(t.Context(), "the pod to run on b", func(s *Snapshot) bool { return s.PodNode == "b" && s.PodRunning }); err != nil {
+		t.Error(err)
+	}
+	if _, d := awaitFence(t, c, "the proof", func(*fence.Progress, *fence.Detail) bool { return true }); d.Proof == nil || d.Proof.How != fence.Confirmed {
+		t.Errorf("the proof is %+v; want a person's word", d.Proof)
+	}
+}
+
+// kubeconfig returns the path of the kubeconfig of an administrator.
+func kubeconfig(t *testing.T, c *Cluster) string {
+	t.Helper()
+	path, err := c.Kubeconfig("person", controlplane.AdminToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestFenceDryRun: without a mode evictd-controller decides, and switches, taints and deletes nothing.
