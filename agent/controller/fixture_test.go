@@ -165,7 +165,9 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 		t.Fatal(err)
 	}
 	functions.Create = func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-		o.SetUID(fenceUID)
+		if o.GetUID() == "" {
+			o.SetUID(fenceUID)
+		}
 		return c.Create(ctx, o, options...)
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(functions).
