@@ -287,7 +287,8 @@ func (m *measurement) finish() {
 	}
 }
 
-// awaitEnd sends the time at which the last of the processes has ended.
+// awaitEnd sends the time at which the last of the processes has ended. It waits on a real-time thread: what reacts to the
+// same deaths would else run before it, and the report of the eviction be seen before the end.
 func awaitEnd(t *testing.T, pids []int) <-chan time.Duration {
 	t.Helper()
 	var fds []int
@@ -300,12 +301,23 @@ func awaitEnd(t *testing.T, pids []int) <-chan time.Duration {
 	}
 	ended := make(chan time.Duration, 1)
 	go func() {
+		// The thread must not end with the goroutine: see startPodsSampler.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_, notFIFO := kernelprocess.SetFIFO(samplerPriority)
 		for _, fd := range fds {
 			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 			for _, err := unix.Poll(poll, -1); errors.Is(err, unix.EINTR); _, err = unix.Poll(poll, -1) {
 			}
 		}
-		ended <- stamp.Now()
+		now := stamp.Now()
+		if notFIFO == nil {
+			notFIFO = kernelprocess.EndFIFO(unix.Gettid())
+		}
+		if notFIFO != nil {
+			t.Errorf("see the end of processes in time: %v", notFIFO)
+		}
+		ended <- now
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
