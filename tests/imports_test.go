@@ -16,52 +16,53 @@ const module = "github.com/evictd/evictd/"
 // importRules lists for each directory the directories that its packages may import. A directory includes its
 // subdirectories, except those with their own entry; a name that ends in "/..." includes all of them.
 var importRules = map[string][]string{
-	"bpf":                   {"bpf"},
-	"kernel":                {"kernel"},
-	"cri":                   {"cri"},
-	"agent/signal":          {},
-	"agent/version":         {},
-	"agent/config":          {"agent/signal", "agent/evict", "agent/config", "agent/shutdown"},
-	"agent/evict":           {"agent/signal"},
-	"agent/scenario":        {"agent/signal", "agent/config", "agent/evict", "agent/shutdown"},
-	"agent/pods":            {"agent/signal", "agent/evict", "cri", "kernel", "bpf"},
-	"agent/memory":          {"agent/signal", "kernel", "bpf"},
-	"agent/lanes":           {"agent/pollinterval", "agent/signal", "agent/memory", "kernel", "bpf"},
-	"agent/pollinterval":    {},
-	"agent/tasks":           {"agent/pollinterval", "agent/signal", "agent/evict", "kernel"},
-	"agent/disks":           {"agent/pollinterval", "agent/signal", "agent/evict", "cri", "kernel"},
-	"agent/act":             {"agent/evict", "kernel", "cri"},
-	"agent/podfence":        {"kernel"},
-	"agent/fence":           {},
-	"agent/fence/device":    {"agent/fence", "agent/fence/device"},
-	"agent/fence/nodefence": {"agent/fence"},
-	"agent/fence/plan":      {"agent/fence"},
-	"agent/execute":         {"agent/signal", "agent/evict", "agent/act"},
-	"agent/loop":            {"agent/pollinterval", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
-	"agent/reclaim":         {"agent/pollinterval", "agent/signal", "agent/evict", "kernel", "cri"},
-	"agent/hot":             {"agent/signal", "agent/evict", "agent/act", "agent/memory", "agent/lanes", "kernel"},
-	"agent/oomscore":        {"agent/pollinterval", "kernel"},
-	"agent/proactive":       {"kernel"},
-	"agent/self":            {"agent/pollinterval", "agent/evict", "agent/act", "agent/hot", "kernel"},
-	"agent/shutdown":        {"agent/evict", "agent/shutdown", "kernel"},
-	"agent/shutdown/driver": {"agent/evict", "agent/shutdown", "agent/config", "agent/execute", "agent/act", "agent/loop", "agent/pods"},
-	"agent/status":          {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
-	"agent/kube":            {"agent/signal", "agent/evict"},
-	"agent/kube/evictions":  {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
-	"agent/kube/cluster":    {"agent/kube", "agent/evict"},
-	"agent/state":           {"agent/evict", "agent/signal", "agent/shutdown", "agent/kube"},
-	"agent/control":         {"agent/signal", "agent/evict", "agent/shutdown"},
-	"agent/metrics":         {"agent/signal", "agent/evict", "agent/shutdown"},
-	"agent/systemd":         {},
-	"agent/logflags":        {},
-	"agent/controller":      {"agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/version"},
-	"agent":                 {"agent/...", "kernel", "cri"},
-	"cmd/evictd":            {"agent", "agent/version"},
-	"cmd/evictd-controller": {"agent/controller", "agent/logflags", "agent/version"},
-	"cmd/evictd-kube":       {"agent/kube", "agent/kube/cluster", "agent/logflags", "agent/version"},
-	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
-	"deploy/image":          {},
-	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
+	"bpf":                            {"bpf"},
+	"kernel":                         {"kernel"},
+	"cri":                            {"cri"},
+	"agent/signal":                   {},
+	"agent/version":                  {},
+	"agent/config":                   {"agent/signal", "agent/evict", "agent/config", "agent/shutdown"},
+	"agent/evict":                    {"agent/signal"},
+	"agent/scenario":                 {"agent/signal", "agent/config", "agent/evict", "agent/shutdown"},
+	"agent/pods":                     {"agent/signal", "agent/evict", "cri", "kernel", "bpf"},
+	"agent/memory":                   {"agent/signal", "kernel", "bpf"},
+	"agent/lanes":                    {"agent/pollinterval", "agent/signal", "agent/memory", "kernel", "bpf"},
+	"agent/pollinterval":             {},
+	"agent/tasks":                    {"agent/pollinterval", "agent/signal", "agent/evict", "kernel"},
+	"agent/disks":                    {"agent/pollinterval", "agent/signal", "agent/evict", "cri", "kernel"},
+	"agent/act":                      {"agent/evict", "kernel", "cri"},
+	"agent/podfence":                 {"kernel"},
+	"agent/fence":                    {},
+	"agent/fence/device":             {"agent/fence", "agent/fence/device"},
+	"agent/fence/device/clusterlabs": {"agent/fence", "agent/fence/device", "agent/fence/plan"},
+	"agent/fence/nodefence":          {"agent/fence"},
+	"agent/fence/plan":               {"agent/fence"},
+	"agent/execute":                  {"agent/signal", "agent/evict", "agent/act"},
+	"agent/loop":                     {"agent/pollinterval", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
+	"agent/reclaim":                  {"agent/pollinterval", "agent/signal", "agent/evict", "kernel", "cri"},
+	"agent/hot":                      {"agent/signal", "agent/evict", "agent/act", "agent/memory", "agent/lanes", "kernel"},
+	"agent/oomscore":                 {"agent/pollinterval", "kernel"},
+	"agent/proactive":                {"kernel"},
+	"agent/self":                     {"agent/pollinterval", "agent/evict", "agent/act", "agent/hot", "kernel"},
+	"agent/shutdown":                 {"agent/evict", "agent/shutdown", "kernel"},
+	"agent/shutdown/driver":          {"agent/evict", "agent/shutdown", "agent/config", "agent/execute", "agent/act", "agent/loop", "agent/pods"},
+	"agent/status":                   {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
+	"agent/kube":                     {"agent/signal", "agent/evict"},
+	"agent/kube/evictions":           {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
+	"agent/kube/cluster":             {"agent/kube", "agent/evict"},
+	"agent/state":                    {"agent/evict", "agent/signal", "agent/shutdown", "agent/kube"},
+	"agent/control":                  {"agent/signal", "agent/evict", "agent/shutdown"},
+	"agent/metrics":                  {"agent/signal", "agent/evict", "agent/shutdown"},
+	"agent/systemd":                  {},
+	"agent/logflags":                 {},
+	"agent/controller":               {"agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/fence/device/clusterlabs", "agent/version"},
+	"agent":                          {"agent/...", "kernel", "cri"},
+	"cmd/evictd":                     {"agent", "agent/version"},
+	"cmd/evictd-controller":          {"agent/controller", "agent/logflags", "agent/version"},
+	"cmd/evictd-kube":                {"agent/kube", "agent/kube/cluster", "agent/logflags", "agent/version"},
+	"cmd/evictctl":                   {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
+	"deploy/image":                   {},
+	"tests":                          {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
 }
 
 // forbidden lists packages that the daemon must not link, with the reason.
@@ -158,6 +159,16 @@ func TestControllerRuntimeIsTheControllers(t *testing.T) {
 		linked := slices.ContainsFunc(p.Deps, isRuntime)
 		if program := path == "cmd/evictd-controller"; strings.HasPrefix(path, "cmd/") && linked != program {
 			t.Errorf("%s links controller-runtime: %t; want %t", path, linked, program)
+		}
+	}
+}
+
+// TestOneForker: of the packages of fencing only clusterlabs starts programs. It kills them with all of their children.
+func TestOneForker(t *testing.T) {
+	for _, p := range list(t, "./agent/fence/...", "./agent/controller", "./cmd/evictd-controller") {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		if forks := slices.Contains(p.Imports, "os/exec"); forks != (path == "agent/fence/device/clusterlabs") {
+			t.Errorf("%s imports os/exec: %t", path, forks)
 		}
 	}
 }

@@ -274,7 +274,7 @@ fence-config-host1 line 2: power_management: has "template", which can't be the 
 fence-config-host1 line 2: power_management: has "template-a", which can't be the name of a method; use
 fence-config-host1 line 2: power_management: has a value that is not shown because it may contain a password, which can't be the name of a method; use`},
 		{"agents", files{"fence-method-template-bmc": "agent_name=fence_apc\npasswd_script=/bin/x\nsnmp-priv-passwd=hunter2", "secret:fence-method-template-bmc": "-"}, "", `
-fence-method-template-bmc line 1: agent_name: this release has no executor for fence_apc; use an agent of this release: ipmi
+fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: ipmi
 fence-method-template-bmc line 2: passwd_script: would run a program; move the password to a Secret named fence-method-template-bmc
 fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passwords; move it to`},
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
@@ -442,7 +442,7 @@ func TestResolve(t *testing.T) {
 		{"no password", nil, map[string]string{"password": "\n"}, "read the parameters of method bmc-off: no value of password; write the key password in one of its Secrets"},
 		{"two passwords", nil, map[string]string{"password": "hunter2", "passwd": "hunter2"},
 			"read the parameters of method bmc-off from Secret fence-method-template-bmc: passwd and password are the same; remove one of them"},
-		{"another agent", func(m *fence.Method) { m.Agent = "fence_apc" }, nil, "read the parameters of method bmc-off: this release has no executor for fence_apc"},
+		{"another agent", func(m *fence.Method) { m.Agent = "fence_apc" }, nil, "read the parameters of method bmc-off: fence_apc is not built in"},
 	} {
 		m := methods[0]
 		if tt.change != nil {
