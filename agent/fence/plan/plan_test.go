@@ -344,15 +344,7 @@ warning: cluster-fence-config line 2: grace: is 10s: a node that misses a few re
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, problems := Parse(good().with(tt.change).objects())
-			got := strings.Split(strings.TrimSuffix(strings.ReplaceAll(text(problems), "ConfigMap evictd/", ""), "\n"), "\n")
-			want := strings.Split(strings.TrimPrefix(tt.want, "\n"), "\n")
-			for i := range max(len(got), len(want)) {
-				g, w := at(got, i), at(want, i)
-				if g == w || w != "" && strings.HasPrefix(g, w) {
-					continue
-				}
-				t.Errorf("problem %d = %s\nwant %s", i, g, w)
-			}
+			wantProblems(t, problems, tt.want)
 			if plans := strings.Join(sortedKeys(c.Plans), " "); plans != tt.plans {
 				t.Errorf("nodes with a plan = %q; want %q", plans, tt.plans)
 			}
@@ -360,6 +352,20 @@ warning: cluster-fence-config line 2: grace: is 10s: a node that misses a few re
 				t.Error("a password is in the plan or in a problem")
 			}
 		})
+	}
+}
+
+// wantProblems compares the lines of problems, without "ConfigMap evictd/", with their beginnings.
+func wantProblems(t *testing.T, problems []Problem, all string) {
+	t.Helper()
+	got := strings.Split(strings.TrimSuffix(strings.ReplaceAll(text(problems), "ConfigMap evictd/", ""), "\n"), "\n")
+	want := strings.Split(strings.TrimPrefix(all, "\n"), "\n")
+	for i := range max(len(got), len(want)) {
+		g, w := at(got, i), at(want, i)
+		if g == w || w != "" && strings.HasPrefix(g, w) {
+			continue
+		}
+		t.Errorf("problem %d = %s\nwant %s", i, g, w)
 	}
 }
 
