@@ -50,6 +50,18 @@ func TestRedactionCut(t *testing.T) {
 	}
 }
 
+// TestRedactionCutTwice cuts a secret that many whole ones follow: these are longer than what stands for them.
+func TestRedactionCutTwice(t *testing.T) {
+	const secret = "hu nter2-HU-NTER-3-uh-RETN-4"
+	for after := range len(secret) {
+		o := &tail{limit: maxOutput + len(secret)}
+		fmt.Fprint(o, strings.Repeat(secret, 1000)+strings.Repeat("y", after))
+		if got := o.redact([]string{secret}); strings.ContainsAny(got, "hun") || !strings.Contains(got, redacted) {
+			t.Fatalf("with %d bytes after the secrets redact = %.100q…", after, got)
+		}
+	}
+}
+
 func TestTail(t *testing.T) {
 	for _, tt := range []struct {
 		writes []string
