@@ -272,3 +272,33 @@ func TestFenceAgentDevice(t *testing.T) {
 		}
 	}
 }
+
+// TestFenceAgentParameters: passwords and keys of all agents are secret, and what a method may not have is refused.
+func TestFenceAgentParameters(t *testing.T) {
+	for name, want := range map[string]string{
+		"password": "secret", "passwd": "secret", "snmp_priv_passwd": "secret", "snmp-auth-passwd": "secret", "community": "secret",
+		"apikey": "secret", "access_key": "secret", "secret_key": "secret", "token": "secret", "hexadecimal_kg": "secret", "proxy": "secret",
+		"missing_as_off": "refused", "password_script": "refused", "snmp_priv_passwd_script": "refused", "ipmitool_path": "refused",
+		"sudo-path": "refused", "logfile": "refused", "debug": "refused", "verbose_level": "refused", "help": "refused", "quiet": "refused",
+		"ip": "plan", "plug": "plan", "ipport": "plan", "switch": "plan", "target": "plan",
+		"username": "", "key": "", "api_path": "", "power_timeout": "", "lanplus": "",
+		"action": "none", "timeout": "none", "identity": "none", "Action": "none", "name": "none", "template": "none",
+	} {
+		a := &agent{}
+		a.add(Parameter{Name: name})
+		got := ""
+		switch p := a.parameter(name); {
+		case p == nil:
+			got = "none"
+		case p.refuse != "" && !p.fromSecret:
+			got = "refused"
+		case p.secret && p.fromSecret:
+			got = "secret"
+		case !p.fromSecret:
+			got = "plan"
+		}
+		if got != want {
+			t.Errorf("parameter %s is %q; want %q", name, got, want)
+		}
+	}
+}
