@@ -12,6 +12,9 @@ import (
 // maxOutput is how much is kept of what an agent prints, in bytes.
 const maxOutput = 4096
 
+// maxMessage is how much of that becomes a part of an error, which is saved in the NodeFence.
+const maxMessage = 1024
+
 // redacted stands for the value of a secret.
 const redacted = "[redacted]"
 
@@ -76,7 +79,7 @@ func (t *tail) redact(secrets []string) string {
 	}
 	const last = 5
 	text = strings.Join(lines[max(0, len(lines)-last):], "; ")
-	return strings.ToValidUTF8(text[max(0, len(text)-maxOutput):], "")
+	return strings.ToValidUTF8(text[max(0, len(text)-maxMessage):], "")
 }
 
 // forms returns the secrets as programs write them, the longest first: as they are, escaped as in a string of a
