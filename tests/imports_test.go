@@ -54,7 +54,7 @@ var importRules = map[string][]string{
 	"agent/metrics":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/systemd":         {},
 	"agent/logflags":        {},
-	"agent/controller":      {"agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/version"},
+	"agent/controller":      {"agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/fence/device/clusterlabs", "agent/version"},
 	"agent":                 {"agent/...", "kernel", "cri"},
 	"cmd/evictd":            {"agent", "agent/version"},
 	"cmd/evictd-controller": {"agent/controller", "agent/logflags", "agent/version"},
@@ -62,6 +62,8 @@ var importRules = map[string][]string{
 	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
 	"deploy/image":          {},
 	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
+
+	"agent/fence/device/clusterlabs": {"agent/fence", "agent/fence/device", "agent/fence/plan"},
 }
 
 // forbidden lists packages that the daemon must not link, with the reason.
@@ -158,6 +160,16 @@ func TestControllerRuntimeIsTheControllers(t *testing.T) {
 		linked := slices.ContainsFunc(p.Deps, isRuntime)
 		if program := path == "cmd/evictd-controller"; strings.HasPrefix(path, "cmd/") && linked != program {
 			t.Errorf("%s links controller-runtime: %t; want %t", path, linked, program)
+		}
+	}
+}
+
+// TestOneForker: of the packages of fencing only clusterlabs starts programs. It kills them with all of their children.
+func TestOneForker(t *testing.T) {
+	for _, p := range list(t, "./agent/fence/...", "./agent/controller", "./cmd/evictd-controller") {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		if forks := slices.Contains(p.Imports, "os/exec"); forks != (path == "agent/fence/device/clusterlabs") {
+			t.Errorf("%s imports os/exec: %t", path, forks)
 		}
 	}
 }

@@ -22,6 +22,7 @@ type configuration struct {
 	namespace string
 	recorder  recorder
 	metrics   *metrics
+	agents    *fenceAgents
 	log       *slog.Logger
 	// changed is called after a change of the valid part.
 	changed func(context.Context)
@@ -48,7 +49,11 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if err := c.cached.List(ctx, secrets, client.InNamespace(c.namespace)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list Secrets of namespace %s: %w", c.namespace, err)
 	}
-	config, problems := plan.Parse(objects(maps.Items, secrets.Items))
+	all, again := objects(maps.Items, secrets.Items), reconcile.Result{}
+	if c.agents.describe(ctx, &all) {
+		again.RequeueAfter = agentInterval
+	}
+	config, problems := plan.Parse(all)
 	level := slog.LevelDebug
 	c.mu.Lock()
 	earlier, first := c.problems, !c.loaded
@@ -63,7 +68,7 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	c.log.Log(ctx, level, "configuration of fencing read", "namespace", c.namespace, "planned_nodes", len(config.Plans),
 		"problems", len(problems), "dry_run", !config.Policy.Enforce)
 	c.changed(ctx)
-	return reconcile.Result{}, nil
+	return again, nil
 }
 
 // report tells of problems that were not there before.

@@ -31,11 +31,12 @@ const (
 type liveReader struct {
 	reader    client.Reader
 	namespace string // of the controller
+	agents    *fenceAgents
 }
 
 // newLiveReader returns a liveReader. The reader must be the manager's GetAPIReader().
 func newLiveReader(reader client.Reader, namespace string) liveReader {
-	return liveReader{reader, namespace}
+	return liveReader{reader: reader, namespace: namespace}
 }
 
 // node returns a Node, nil if there is none.
@@ -148,7 +149,11 @@ func pages[L any, P interface {
 
 // open returns the device of a method. The secrets are read each time, and are in no log and in no error.
 func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, error) {
-	parameters, err := plan.Resolve(*m, func(s plan.Source) (map[string]string, error) { return l.source(ctx, s) })
+	read := func(s plan.Source) (map[string]string, error) { return l.source(ctx, s) }
+	if plan.FenceAgent(m.Agent) {
+		return l.agents.open(ctx, m, read)
+	}
+	parameters, err := plan.Resolve(*m, read)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,10 @@ type Options struct {
 	Identity string
 	// NodeName is the node that the controller runs on, empty if it is none of the cluster. It is never fenced.
 	NodeName string
-	Log      *slog.Logger
+	// AgentsDirectory has the fence agents of ClusterLabs.
+	AgentsDirectory string
+
+	Log *slog.Logger
 }
 
 // Run fences dead nodes until ctx ends. It returns an error if it loses the leadership: the process must then end, so
@@ -160,6 +163,7 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 // register adds the controllers and the executor to the manager. Acts and readings end with ctx.
 func register(ctx context.Context, m manager.Manager, o *Options, identity string) error {
 	live := newLiveReader(m.GetAPIReader(), o.Namespace)
+	live.agents = newFenceAgents(o.AgentsDirectory)
 	wake := make(chan event.TypedGenericEvent[string])
 	notify := func(ctx context.Context, node string) {
 		select {
@@ -173,7 +177,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	events := recorder{m.GetEventRecorder("evictd-controller")}
 	settings := &configuration{
-		cached: m.GetCache(), namespace: o.Namespace, recorder: events, metrics: numbers, log: o.Log,
+		cached: m.GetCache(), namespace: o.Namespace, recorder: events, metrics: numbers, log: o.Log, agents: live.agents,
 		changed: func(ctx context.Context) { wakeSuspected(ctx, m.GetCache(), notify) },
 	}
 	devices := newExecutor(ctx, numbers, o.Log)

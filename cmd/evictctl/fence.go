@@ -53,13 +53,21 @@ about valid configurations.
 
 Of Secrets only the keys are read: their values can be empty.
 
+A FILE that ends in .xml is the metadata of a ClusterLabs fence agent, as printed by
+"fence_NAME -o metadata". The parameters of a fence agent without such a file are not
+checked, with a warning.
+
 It exits with 0 if all is valid, and with 1 if it is not.`,
 		Example: `  # Before you apply the configuration
   evictctl fence config check fencing.yaml
 
   # Which nodes can be fenced with the configuration of the cluster?
   kubectl -n evictd get configmaps,secrets -o yaml > all.yaml
-  evictctl fence config check all.yaml`,
+  evictctl fence config check all.yaml
+
+  # With the parameters of a fence agent
+  fence_apc -o metadata > fence_apc.xml
+  evictctl fence config check fencing.yaml fence_apc.xml`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	namespace := addNamespaceFlag(cmd)

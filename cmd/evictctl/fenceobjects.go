@@ -20,9 +20,13 @@ const maxObjectsFile = 64 << 20
 // loadFencing reads files with ConfigMaps and Secrets. Objects of other kinds, and those of other namespaces, are
 // ignored.
 func loadFencing(files []string, namespace string) (fenceplan.Config, []fenceplan.Problem, error) {
-	r := &objectReader{}
+	r := &objectReader{agents: map[string]fenceplan.Schema{}}
 	for _, file := range files {
-		if err := r.read(file); err != nil {
+		read := r.read
+		if strings.HasSuffix(file, ".xml") {
+			read = r.readMetadata
+		}
+		if err := read(file); err != nil {
 			return fenceplan.Config{}, nil, err
 		}
 	}
@@ -37,6 +41,7 @@ func loadFencing(files []string, namespace string) (fenceplan.Config, []fencepla
 // objectReader collects the objects of files. It never has a value of a Secret, also not in its errors.
 type objectReader struct {
 	configMaps, secrets []fenceplan.Object
+	agents              map[string]fenceplan.Schema
 }
 
 // manifest is a Kubernetes object, or a list of them.
@@ -51,19 +56,45 @@ type manifest struct {
 	Items      []yaml.Node `yaml:"items"`
 }
 
-// read reads the documents of a file.
-func (r *objectReader) read(file string) error {
+// readLimited returns the content of a file.
+func readLimited(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxObjectsFile+1))
 	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
+		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	if len(text) > maxObjectsFile {
-		return fmt.Errorf("read %s: it is larger than %d MiB; split it", file, maxObjectsFile>>20)
+		return nil, fmt.Errorf("read %s: it is larger than %d MiB; split it", file, maxObjectsFile>>20)
+	}
+	return text, nil
+}
+
+// readMetadata reads the metadata of a fence agent.
+func (r *objectReader) readMetadata(file string) error {
+	text, err := readLimited(file)
+	if err != nil {
+		return err
+	}
+	s, err := fenceplan.ParseMetadata(text)
+	if err != nil {
+		return fmt.Errorf("read %s: %w; write the metadata with fence_NAME -o metadata", file, err)
+	}
+	if _, ok := r.agents[s.Name]; ok {
+		return fmt.Errorf("read %s: another file has the metadata of %s, too; name one of them", file, s.Name)
+	}
+	r.agents[s.Name] = s
+	return nil
+}
+
+// read reads the documents of a file.
+func (r *objectReader) read(file string) error {
+	text, err := readLimited(file)
+	if err != nil {
+		return err
 	}
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var root yaml.Node
@@ -191,5 +222,5 @@ func (r *objectReader) objects(namespace string) (fenceplan.Objects, error) {
 		}
 		return out
 	}
-	return fenceplan.Objects{ConfigMaps: of(r.configMaps), Secrets: of(r.secrets)}, nil
+	return fenceplan.Objects{ConfigMaps: of(r.configMaps), Secrets: of(r.secrets), Agents: r.agents, Unchecked: true}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -38,6 +39,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.ProbeAddress, "probe-address", "0", "serve /healthz and /readyz at `ADDR`; 0 serves none")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
+	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
 	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
@@ -61,6 +63,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = fmt.Sprintf("--metrics-address is HOST:PORT, :PORT or 0, not %q", o.MetricsAddress)
 	case !listenable(o.ProbeAddress):
 		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
+	case !filepath.IsAbs(o.AgentsDirectory):
+		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
 	case o.Identity == "":
 		problem = "no identity: set --identity or POD_NAME to a name that no other controller has"
 	}

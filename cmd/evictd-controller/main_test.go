@@ -20,6 +20,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"--namespace", ""}, exitUsage, "", "no namespace: set --namespace"},
 		{[]string{"--identity", ""}, exitUsage, "", "no identity: set --identity"},
 		{[]string{"--metrics-address", "nonsense"}, exitUsage, "", `--metrics-address is HOST:PORT, :PORT or 0, not "nonsense"`},
+		{[]string{"--fence-agents-dir", "sbin"}, exitUsage, "", `--fence-agents-dir is an absolute path, not "sbin"`},
 		{[]string{"--metrics-address", ""}, exitUsage, "", "--metrics-address is"},
 		{[]string{"--probe-address", ":70000"}, exitUsage, "", "--probe-address is"},
 		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},

@@ -19,6 +19,12 @@ type agent struct {
 	parameters []parameter
 	// device returns the identity of device and plug from normal values, empty if one of them is missing.
 	device func(values map[string]string) string
+	// name is that of a fence agent, and empty if the agent is built in.
+	name string
+	// noUUID says that the device never reports the UUID of the machine.
+	noUUID bool
+	// unchecked says that the parameters are not known: any key is one.
+	unchecked bool
 }
 
 // parameter is a parameter of an agent.
@@ -33,11 +39,15 @@ type parameter struct {
 	// fromSecret says that the value may come from a Secret. Parameters that identify the device may not: two nodes
 	// with the same device could not be found.
 	fromSecret bool
+	// key is the name in the spelling of a fence agent.
+	key string
+	// refuse is why the parameter is not accepted, empty if it is.
+	refuse string
 	// normal returns the normal form of a valid value. Its errors do not have the value; nil accepts all values.
 	normal func(value string) (string, error)
 }
 
-// agents are the agents that this release can execute.
+// agents are the built-in agents. Fence agents are programs of their own; see [Schema].
 var agents = map[string]*agent{
 	"ipmi": {
 		steps: []fence.StepName{fence.PowerManagement},
@@ -69,18 +79,28 @@ var planned = []string{"redfish", "cordon", "uncordon", "clean-pods", "watchdog"
 
 var scriptName = regexp.MustCompile(`^fence_[a-z0-9_]+$`)
 
-// checkAgent returns why an agent can't be used, nil if it can.
+// checkAgent returns why a built-in agent can't be used, nil if it can.
 func checkAgent(name string) error {
 	switch {
 	case agents[name] != nil:
 		return nil
-	case scriptName.MatchString(name), slices.Contains(planned, name):
+	case slices.Contains(planned, name):
 		return fmt.Errorf("this release has no executor for %s", name)
+	case FenceAgent(name):
+		return fmt.Errorf("%s is not built in", name)
 	}
 	return fmt.Errorf("is %s, which is not an agent", show(name))
 }
 
-// agentNames lists the agents for a remedy.
+// agent returns an agent, or why it can't be used.
+func (p *parser) agent(name string) (*agent, error) {
+	if FenceAgent(name) {
+		return p.fenceAgent(name)
+	}
+	return agents[name], checkAgent(name)
+}
+
+// agentNames lists the built-in agents for a remedy.
 func agentNames() string { return strings.Join(sortedKeys(agents), ", ") }
 
 // parameter returns a parameter by one of its names, nil if there is none.

@@ -59,6 +59,14 @@ func (d *document) report(p Problem) {
 	}
 }
 
+func (d *document) keys() []string {
+	var keys []string
+	for _, p := range d.properties {
+		keys = append(keys, p.key)
+	}
+	return keys
+}
+
 func (d *document) has(key string) bool {
 	return slices.ContainsFunc(d.properties, func(p property) bool { return fold(p.key) == key })
 }
@@ -68,6 +76,7 @@ type field struct {
 	name     string
 	aliases  []string // other right names
 	misspelt []string // names that are accepted with a warning
+	unlisted bool     // the name is not in a remedy
 }
 
 // match says whether a key is that of the field, and whether it is a right name of it.
@@ -89,9 +98,11 @@ func (d *document) fields(known []field) map[string]property {
 	for _, p := range d.properties {
 		i := slices.IndexFunc(known, func(f field) bool { ok, _ := f.match(p.key); return ok })
 		if i < 0 {
-			names := make([]string, len(known))
+			var names []string
 			for j := range known {
-				names[j] = known[j].name
+				if !known[j].unlisted {
+					names = append(names, known[j].name)
+				}
 			}
 			d.fail(p.line, p.key, "is not a key of this ConfigMap", "the keys are "+strings.Join(names, ", "))
 			continue

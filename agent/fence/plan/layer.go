@@ -36,6 +36,10 @@ type layer struct {
 func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 	l := &layer{doc: d, fromSecret: map[string]bool{}, secret: map[string]bool{}}
 	known := slices.Concat(own, settings)
+	a.adopt(d.keys())
+	if o := p.secrets[d.name]; o != nil {
+		a.adopt(sortedKeys(o.Data))
+	}
 	for i := range a.parameters {
 		known = append(known, a.parameters[i].field)
 	}
@@ -45,12 +49,15 @@ func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 		switch {
 		case parameter == nil:
 			l.checkSetting(name, v)
+		case parameter.refuse != "":
+			delete(l.values, name)
+			d.fail(v.line, v.key, parameter.refuse, "remove the line")
 		case parameter.secret:
 			delete(l.values, name)
 			l.secret[name] = true
 			p.plainSecret(d, v)
-			if v.value == "" {
-				d.fail(v.line, v.key, "is empty", "write a value, or remove the line")
+			if _, err := parameter.check(v.value); err != nil {
+				d.fail(v.line, v.key, err.Error(), "correct the value, or remove the line")
 			}
 		default:
 			normal, err := parameter.check(v.value)

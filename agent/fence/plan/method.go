@@ -43,12 +43,17 @@ func (p *parser) template(name string) *template {
 		return t
 	}
 	v := d.properties[i]
-	if err := checkAgent(v.value); err != nil {
-		d.fail(v.line, v.key, err.Error(), "use an agent of this release: "+agentNames())
+	a, err := p.agent(v.value)
+	if err != nil {
+		d.fail(v.line, v.key, err.Error(), p.agentRemedy(v.value))
 		p.checkUnknown(d)
 		return t
 	}
-	t.name, t.agent = v.value, agents[v.value]
+	if a.unchecked {
+		d.warn(v.line, v.key, "the parameters of "+v.value+" are not checked", fmt.Sprintf("print its metadata "+
+			"where evictd-controller runs, with %s -o metadata > %[1]s.xml, and check it together with the file", v.value))
+	}
+	t.name, t.agent = v.value, a
 	t.layer = p.layer(d, t.agent, field{name: "name"}, field{name: "agent_name"})
 	return t
 }
@@ -97,6 +102,7 @@ func (p *parser) method(name string) *method {
 	}
 	m.layer = p.layer(d, m.template.agent, field{name: "template"}, field{name: "action"})
 	m.merge()
+	m.checkFenceAgent()
 	return m
 }
 

@@ -37,8 +37,17 @@ type Object struct {
 	Data            map[string]string
 }
 
-// Objects is all configuration of the controller's namespace.
-type Objects struct{ ConfigMaps, Secrets []Object }
+// Objects is all configuration of the controller's namespace, and the fence agents that it can use.
+type Objects struct {
+	ConfigMaps, Secrets []Object
+	// Agents are the schemas of the fence agents, by name. [FenceAgents] returns those that are needed.
+	Agents map[string]Schema
+	// Unusable are the fence agents that cannot be used although they are installed, with the reason.
+	Unusable map[string]string
+	// Unchecked says that it is not known which fence agents are installed: parameters of one without a schema are not
+	// checked, with a warning. Otherwise it is a mistake to name such an agent.
+	Unchecked bool
+}
 
 // Config is the valid part of the configuration.
 type Config struct {
@@ -76,6 +85,9 @@ type parser struct {
 	maps, secrets map[string]*Object
 	namespace     string
 	allowPlain    bool
+	schemas       map[string]Schema
+	unusable      map[string]string
+	unchecked     bool
 	templates     map[string]*template
 	methods       map[string]*method
 	problems      []Problem
@@ -84,7 +96,10 @@ type parser struct {
 // Parse returns the valid part of the configuration and all mistakes in it, sorted. Objects with other names are
 // ignored.
 func Parse(objects Objects) (Config, []Problem) {
-	p := &parser{templates: map[string]*template{}, methods: map[string]*method{}}
+	p := &parser{
+		templates: map[string]*template{}, methods: map[string]*method{},
+		schemas: objects.Agents, unusable: objects.Unusable, unchecked: objects.Unchecked,
+	}
 	for _, o := range slices.Concat(objects.ConfigMaps, objects.Secrets) {
 		p.namespace = o.Namespace
 		break

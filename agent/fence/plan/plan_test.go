@@ -274,7 +274,7 @@ fence-config-host1 line 2: power_management: has "template", which can't be the 
 fence-config-host1 line 2: power_management: has "template-a", which can't be the name of a method; use
 fence-config-host1 line 2: power_management: has a value that is not shown because it may contain a password, which can't be the name of a method; use`},
 		{"agents", files{"fence-method-template-bmc": "agent_name=fence_apc\npasswd_script=/bin/x\nsnmp-priv-passwd=hunter2", "secret:fence-method-template-bmc": "-"}, "", `
-fence-method-template-bmc line 1: agent_name: this release has no executor for fence_apc; use an agent of this release: ipmi
+fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: ipmi
 fence-method-template-bmc line 2: passwd_script: would run a program; move the password to a Secret named fence-method-template-bmc
 fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passwords; move it to`},
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
@@ -344,15 +344,7 @@ warning: cluster-fence-config line 2: grace: is 10s: a node that misses a few re
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, problems := Parse(good().with(tt.change).objects())
-			got := strings.Split(strings.TrimSuffix(strings.ReplaceAll(text(problems), "ConfigMap evictd/", ""), "\n"), "\n")
-			want := strings.Split(strings.TrimPrefix(tt.want, "\n"), "\n")
-			for i := range max(len(got), len(want)) {
-				g, w := at(got, i), at(want, i)
-				if g == w || w != "" && strings.HasPrefix(g, w) {
-					continue
-				}
-				t.Errorf("problem %d = %s\nwant %s", i, g, w)
-			}
+			wantProblems(t, problems, tt.want)
 			if plans := strings.Join(sortedKeys(c.Plans), " "); plans != tt.plans {
 				t.Errorf("nodes with a plan = %q; want %q", plans, tt.plans)
 			}
@@ -360,6 +352,20 @@ warning: cluster-fence-config line 2: grace: is 10s: a node that misses a few re
 				t.Error("a password is in the plan or in a problem")
 			}
 		})
+	}
+}
+
+// wantProblems compares the lines of problems, without "ConfigMap evictd/", with their beginnings.
+func wantProblems(t *testing.T, problems []Problem, all string) {
+	t.Helper()
+	got := strings.Split(strings.TrimSuffix(strings.ReplaceAll(text(problems), "ConfigMap evictd/", ""), "\n"), "\n")
+	want := strings.Split(strings.TrimPrefix(all, "\n"), "\n")
+	for i := range max(len(got), len(want)) {
+		g, w := at(got, i), at(want, i)
+		if g == w || w != "" && strings.HasPrefix(g, w) {
+			continue
+		}
+		t.Errorf("problem %d = %s\nwant %s", i, g, w)
 	}
 }
 
@@ -442,7 +448,7 @@ func TestResolve(t *testing.T) {
 		{"no password", nil, map[string]string{"password": "\n"}, "read the parameters of method bmc-off: no value of password; write the key password in one of its Secrets"},
 		{"two passwords", nil, map[string]string{"password": "hunter2", "passwd": "hunter2"},
 			"read the parameters of method bmc-off from Secret fence-method-template-bmc: passwd and password are the same; remove one of them"},
-		{"another agent", func(m *fence.Method) { m.Agent = "fence_apc" }, nil, "read the parameters of method bmc-off: this release has no executor for fence_apc"},
+		{"another agent", func(m *fence.Method) { m.Agent = "fence_apc" }, nil, "read the parameters of method bmc-off: fence_apc is not built in"},
 	} {
 		m := methods[0]
 		if tt.change != nil {

@@ -36,7 +36,7 @@ func Sources(m fence.Method) []Source {
 	return all
 }
 
-// Resolve returns all parameters of a method under their normal names, with those of its sources. Read returns the data
+// Resolve returns all parameters of a method of a built-in agent under their normal names, with those of its sources. Read returns the data
 // of an object, live. Its result has secrets: it must not be saved or logged. The errors have none, if those of read
 // have none.
 func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[string]string, error) {
@@ -44,6 +44,10 @@ func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[
 	if a == nil {
 		return nil, fmt.Errorf("read the parameters of method %s: %w", m.Name, checkAgent(m.Agent))
 	}
+	return a.resolve(m, read)
+}
+
+func (a *agent) resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[string]string, error) {
 	parameters := maps.Clone(m.Parameters)
 	if parameters == nil {
 		parameters = map[string]string{}
@@ -67,7 +71,13 @@ func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[
 			}
 			from[p.name] = key
 			// Files, and the output of echo, end in a line break, which is no part of a password.
-			parameters[p.name] = strings.TrimRight(data[key], "\r\n")
+			value := strings.TrimRight(data[key], "\r\n")
+			if value != "" {
+				if value, err = p.check(value); err != nil {
+					return nil, fmt.Errorf("read the parameters of method %s from %s: %s %w", m.Name, s, key, err)
+				}
+			}
+			parameters[p.name] = value
 		}
 	}
 	for _, p := range a.parameters {
