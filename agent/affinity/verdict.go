@@ -1,0 +1,218 @@
+package affinity
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// The sources of a [Reason].
+const (
+	SourceNodeSelector = "nodeSelector"
+	SourceAffinity     = "affinity" // requiredDuringSchedulingIgnoredDuringExecution
+	SourceAnnotation   = "annotation"
+)
+
+// fieldName is the only field of nodes that matchFields supports.
+const fieldName = "metadata.name"
+
+const (
+	// maxReasons is how many reasons of each source a Verdict has at most.
+	maxReasons = 32
+	// maxMessage is the length limit of the message of a reason in bytes.
+	maxMessage = 512
+	// maxShown is the length limit of a key or a value in a message, in bytes. A label's key has at most 317.
+	maxShown = 320
+)
+
+// Verdict is the comparison of a requirement with a node.
+type Verdict struct {
+	Match bool
+	// Reasons are what did not match, in the order nodeSelector, affinity, annotation: at most 32 of each.
+	Reasons []Reason
+}
+
+// Reason is a part of a requirement that a node does not match.
+type Reason struct {
+	// Source is nodeSelector, affinity or annotation.
+	Source string
+	// Term is the index of the term in its list; -1 for nodeSelector and for a list without terms.
+	Term int
+	// Key is the label's key, Value its value on the node, and Present whether the node has it. Key is empty for a term
+	// without requirements and for a list without terms.
+	Key, Value string
+	Present    bool
+	// Field says that Key is a field of the Node, metadata.name, and not a label.
+	Field bool
+	// Operator and Values are those of the requirement; a pair of nodeSelector is In with one value.
+	Operator corev1.NodeSelectorOperator
+	Values   []string
+	// Message names requirement and label in one line of at most 512 bytes.
+	Message string
+}
+
+// Check is a part of a requirement, compared with a node by itself.
+type Check struct {
+	Reason
+	// Match says that the node matches this part.
+	Match bool
+}
+
+// Explain compares each part of a requirement with a node, whether they decide the verdict or not, in the order
+// nodeSelector by key, affinity, annotation.
+func (r *Requirement) Explain(node *corev1.Node) []Check {
+	if r == nil {
+		return nil
+	}
+	var out []Check
+	for _, key := range slices.Sorted(maps.Keys(r.Pod.Spec.NodeSelector)) {
+		value := r.Pod.Spec.NodeSelector[key]
+		ok, _ := nodeaffinity.NewRequiredNodeAffinity(map[string]string{key: value}, nil).Match(node)
+		c := newCheck(node, SourceNodeSelector, -1, false, corev1.NodeSelectorRequirement{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
+		})
+		c.Match = ok
+		c.Message = message(c.Reason, 1, nil)
+		out = append(out, c)
+	}
+	out = append(out, checkSelector(SourceAffinity, r.ignored(), node)...)
+	return append(out, checkSelector(SourceAnnotation, r.annotation, node)...)
+}
+
+// verdict returns a verdict that does not match, with the reasons of the wanted sources.
+func (r *Requirement) verdict(node *corev1.Node, wanted func(source string) bool) Verdict {
+	v := Verdict{}
+	affinity, _ := r.affinity.Match(node)
+	count := map[string]int{}
+	for _, c := range r.Explain(node) {
+		switch {
+		case c.Match, !wanted(c.Source), count[c.Source] == maxReasons:
+		case c.Source == SourceAffinity && affinity, c.Source == SourceAnnotation && r.MatchesExecution(node):
+			// Another term matches.
+		default:
+			count[c.Source]++
+			v.Reasons = append(v.Reasons, c.Reason)
+		}
+	}
+	return v
+}
+
+// checkSelector compares each requirement of a selector with a node.
+func checkSelector(source string, s *corev1.NodeSelector, node *corev1.Node) []Check {
+	if s == nil {
+		return nil
+	}
+	terms := len(s.NodeSelectorTerms)
+	if terms == 0 {
+		return []Check{{Reason: Reason{Source: source, Term: -1, Message: source + " has no terms and matches no node"}}}
+	}
+	var out []Check
+	for i, term := range s.NodeSelectorTerms {
+		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
+			text := fmt.Sprintf("%s term %d is empty and matches no node", source, i+1)
+			out = append(out, Check{Reason: Reason{Source: source, Term: i, Message: text}})
+		}
+		for _, q := range term.MatchExpressions {
+			out = append(out, checkOne(source, i, terms, false, q, node))
+		}
+		for _, q := range term.MatchFields {
+			out = append(out, checkOne(source, i, terms, true, q, node))
+		}
+	}
+	return out
+}
+
+// checkOne compares one requirement with a node, as the selector that has nothing else.
+func checkOne(source string, term, terms int, field bool, q corev1.NodeSelectorRequirement, node *corev1.Node) Check {
+	alone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{q}}
+	if field {
+		alone = corev1.NodeSelectorTerm{MatchFields: alone.MatchExpressions}
+	}
+	c := newCheck(node, source, term, field, q)
+	var err error
+	c.Match, err = nodeaffinity.NewLazyErrorNodeSelector(
+		&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{alone}}).Match(node)
+	c.Message = message(c.Reason, terms, err)
+	return c
+}
+
+func newCheck(node *corev1.Node, source string, term int, field bool, q corev1.NodeSelectorRequirement) Check {
+	value, present := node.Labels[q.Key]
+	if field {
+		value, present = "", false
+		if q.Key == fieldName {
+			value, present = node.Name, node.Name != ""
+		}
+	}
+	return Check{Reason: Reason{
+		Source: source, Term: term, Key: q.Key, Value: value, Present: present,
+		Field: field, Operator: q.Operator, Values: q.Values,
+	}}
+}
+
+// message describes a requirement, one of a number of terms, and what the node has.
+func message(r Reason, terms int, err error) string {
+	var b strings.Builder
+	b.WriteString(r.Source)
+	if terms > 1 {
+		fmt.Fprintf(&b, " term %d", r.Term+1)
+	}
+	b.WriteString(" requires " + r.Requirement())
+	kind := "label"
+	if r.Field {
+		kind = "field"
+	}
+	switch {
+	case err != nil:
+		b.WriteString(", which is not valid and matches no node: " + err.Error())
+	case r.Present:
+		b.WriteString("; the node's " + kind + " is " + show(r.Value))
+	default:
+		b.WriteString("; the node has no such " + kind)
+	}
+	return cut(b.String(), maxMessage)
+}
+
+// Requirement returns the requirement as text: "example.com/licence In [valid]".
+func (r Reason) Requirement() string {
+	if r.Key == "" && r.Operator == "" {
+		return ""
+	}
+	text := show(r.Key) + " " + cut(string(r.Operator), maxShown)
+	if len(r.Values) == 0 {
+		return text
+	}
+	values, size := make([]string, 0, min(len(r.Values), maxReasons)), 0
+	for i, value := range r.Values {
+		if size > maxShown {
+			values = append(values, fmt.Sprintf("and %d more", len(r.Values)-i))
+			break
+		}
+		values = append(values, show(value))
+		size += len(values[i])
+	}
+	return text + " [" + strings.Join(values, ", ") + "]"
+}
+
+// show returns a key or a value for a message: as it is if it is that of a label, else in quotes.
+func show(text string) string {
+	if text != "" && (len(content.IsLabelKey(text)) == 0 || len(content.IsLabelValue(text)) == 0) {
+		return text
+	}
+	return strconv.QuoteToASCII(cut(text, maxShown))
+}
+
+// cut shortens a text to a number of bytes, and replaces what is not UTF-8.
+func cut(text string, longest int) string {
+	const mark = "…"
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest-len(mark)], "") + mark
+}
