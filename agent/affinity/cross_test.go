@@ -177,6 +177,11 @@ func TestOrderProperty(t *testing.T) {
 			if diff := cmp.Diff(withoutPlaces(a.Reasons), withoutPlaces(b.Reasons)); diff != "" {
 				t.Fatalf("the reasons depend on the order:\n%s", diff)
 			}
+			nameless := randomNode(r)
+			nameless.Name = ""
+			if got, want := one.MatchesExecution(nameless), oracle(annotation, nameless); got != want {
+				t.Fatalf("%+v on a node without a name, %v: MatchesExecution = %t; want %t", annotation, nameless.Labels, got, want)
+			}
 			v := one.Violates(node, false)
 			if v.Match != oracle(annotation, node) || v.Match != (len(v.Reasons) == 0) {
 				t.Fatalf("%+v on %v: Violates = %+v", annotation, node.Labels, v)

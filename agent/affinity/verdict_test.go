@@ -252,6 +252,16 @@ func TestReasonsAreBounded(t *testing.T) {
 	}
 }
 
+// TestMatchesExecutionAllocates: a filter of 5,000 nodes makes no garbage.
+func TestMatchesExecutionAllocates(t *testing.T) {
+	s := selector(expressions(in("a", "In", "b"), in("k", "NotIn", "c")), nodeField("In", "host2"), expressions(in("k", "Gt", "5")))
+	r := newRequirement(t, newPod(t, nil, nil, s))
+	node := newNode("host1", "k", "4")
+	if n := testing.AllocsPerRun(100, func() { r.MatchesExecution(node) }); n != 0 {
+		t.Errorf("MatchesExecution allocates %g times; want 0", n)
+	}
+}
+
 func BenchmarkMatches(b *testing.B) {
 	nodes := make([]*corev1.Node, 5000)
 	for i := range nodes {
