@@ -33,8 +33,8 @@ skipped with a warning. Unknown fields are errors.`,
 	return cmd
 }
 
-// addAffinityFlags adds the files, and the RunE that reads them and calls run, which returns whether each pod has a node
-// that matches.
+// addAffinityFlags adds the files, and the RunE that reads them and calls run, which returns whether each pod has a
+// node that matches.
 func addAffinityFlags(cmd *cobra.Command, run func(stdout io.Writer, in *affinityReader, format output) (bool, error)) {
 	cmd.Args = cobra.NoArgs
 	pods := cmd.Flags().StringArrayP("file", "f", nil, "read pods and workloads from this `FILE`; can be repeated")
@@ -223,7 +223,9 @@ func scoreAll(in *affinityReader) ([]affinityScore, bool) {
 		}
 		matched = matched && len(nodes) > 0
 		for _, s := range p.preferred.Scores(nodes) {
-			scores = append(scores, affinityScore{Pod: p.name, Place: p.place, Node: s.Node, Match: true, Sum: s.Sum, Score: s.Score})
+			scores = append(scores, affinityScore{
+				Pod: p.name, Place: p.place, Node: s.Node, Match: true, Sum: s.Sum, Score: s.Score,
+			})
 		}
 		slices.SortStableFunc(scores, func(a, b affinityScore) int {
 			if a.Match != b.Match {

@@ -183,7 +183,8 @@ func (r *affinityReader) addPod(file string, n *yaml.Node, kind string) {
 	}
 	p := affinityPod{
 		place: fmt.Sprintf("%s:%d", file, n.Line),
-		name:  kind + " " + cmp.Or(owner.GetNamespace(), metav1.NamespaceDefault) + "/" + cmp.Or(owner.GetName(), owner.GetGenerateName(), "-"),
+		name: kind + " " + cmp.Or(owner.GetNamespace(), metav1.NamespaceDefault) + "/" +
+			cmp.Or(owner.GetName(), owner.GetGenerateName(), "-"),
 	}
 	if _, ok := owner.GetAnnotations()[affinity.Annotation]; ok && len(t.path) > 0 {
 		r.warnf("%s:%d: annotation %s of the %s itself has no effect; write it in %s.metadata.annotations",

@@ -74,8 +74,8 @@ func descend(n *yaml.Node, path ...string) *yaml.Node {
 	return n
 }
 
-// inlinePreferences rewrites preferred terms in the spelling of the node affinity proposal, with matchExpressions beside
-// weight, into that of the API. It returns where the two differ, and false if a term has both.
+// inlinePreferences rewrites preferred terms in the spelling of the node affinity proposal, with matchExpressions
+// beside weight, into that of the API. It returns where the two differ, and false if a term has both.
 func (r *affinityReader) inlinePreferences(file string, terms *yaml.Node) ([]affinity.Difference, bool) {
 	if terms == nil || terms.Kind != yaml.SequenceNode {
 		return nil, true
@@ -127,8 +127,8 @@ var objectScheme = func() *runtime.Scheme {
 	return s
 }()
 
-// decode returns an object of a kind, and reports its problems. Unknown fields and duplicate keys are problems. It returns
-// nil if nothing could be decoded.
+// decode returns an object of a kind, and reports its problems. Unknown fields and duplicate keys are problems. It
+// returns nil if nothing could be decoded.
 func (r *affinityReader) decode(file string, n *yaml.Node, kind, apiVersion string) runtime.Object {
 	version := child(n, "apiVersion")
 	switch {
@@ -221,8 +221,8 @@ func lineOf(n *yaml.Node, path string) int {
 	return line
 }
 
-// likeKubectl gives scalars the meaning that kubectl, which reads YAML 1.1, gives them: yes, no, on and off are booleans,
-// dates and the keys of maps are strings.
+// likeKubectl gives scalars the meaning that kubectl, which reads YAML 1.1, gives them: yes, no, on and off are
+// booleans, dates and the keys of maps are strings.
 func likeKubectl(n *yaml.Node, seen map[*yaml.Node]bool) {
 	if n = dealias(n); seen[n] {
 		return
