@@ -54,8 +54,10 @@ func TestAnd(t *testing.T) {
 			}
 			if got != nil {
 				for _, term := range got.NodeSelectorTerms {
-					for i := range term.MatchExpressions {
-						term.MatchExpressions[i].Key = "changed"
+					for _, q := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+						for i := range q.Values {
+							q.Values[i] = "changed"
+						}
 					}
 				}
 			}

@@ -150,6 +150,8 @@ func TestMatch(t *testing.T) {
 			"annotation requires " + noDisk, "annotation requires " + noDisk, "annotation requires " + noDisk},
 		{"annotation matches, affinity does not", nil, selector(no), selector(yes), "affinity requires " + noDisk, "", "affinity requires " + noDisk},
 		{"terms are ORed", nil, selector(no, yes), selector(yes, no), "", "", ""},
+		{"of two lists only that which does not match has reasons", nil, selector(no, yes), selector(no),
+			"annotation requires " + noDisk, "annotation requires " + noDisk, "annotation requires " + noDisk},
 		{"no term matches", nil, nil, selector(no, nodeField("NotIn", "host1")),
 			"annotation term 1 requires " + noDisk + "\nannotation term 2 requires metadata.name NotIn [host1]; the node's field is \"host1\"",
 			"annotation term 1 requires " + noDisk + "\nannotation term 2 requires metadata.name NotIn [host1]; the node's field is \"host1\"",
