@@ -36,6 +36,7 @@ var importRules = map[string][]string{
 	"agent/fence/device":    {"agent/fence", "agent/fence/device"},
 	"agent/fence/nodefence": {"agent/fence"},
 	"agent/fence/plan":      {"agent/fence"},
+	"agent/affinity":        {},
 	"agent/execute":         {"agent/signal", "agent/evict", "agent/act"},
 	"agent/loop":            {"agent/pollinterval", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
 	"agent/reclaim":         {"agent/pollinterval", "agent/signal", "agent/evict", "kernel", "cri"},
@@ -59,7 +60,7 @@ var importRules = map[string][]string{
 	"cmd/evictd":            {"agent", "agent/version"},
 	"cmd/evictd-controller": {"agent/controller", "agent/logflags", "agent/version"},
 	"cmd/evictd-kube":       {"agent/kube", "agent/kube/cluster", "agent/logflags", "agent/version"},
-	"cmd/evictctl":          {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
+	"cmd/evictctl":          {"agent/affinity", "agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
 	"deploy/image":          {},
 	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
 

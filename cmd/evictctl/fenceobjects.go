@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -56,26 +55,9 @@ type manifest struct {
 	Items      []yaml.Node `yaml:"items"`
 }
 
-// readLimited returns the content of a file.
-func readLimited(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxObjectsFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if len(text) > maxObjectsFile {
-		return nil, fmt.Errorf("read %s: it is larger than %d MiB; split it", file, maxObjectsFile>>20)
-	}
-	return text, nil
-}
-
 // readMetadata reads the metadata of a fence agent.
 func (r *objectReader) readMetadata(file string) error {
-	text, err := readLimited(file)
+	text, err := readObjects(file)
 	if err != nil {
 		return err
 	}
@@ -92,7 +74,7 @@ func (r *objectReader) readMetadata(file string) error {
 
 // read reads the documents of a file.
 func (r *objectReader) read(file string) error {
-	text, err := readLimited(file)
+	text, err := readObjects(file)
 	if err != nil {
 		return err
 	}
