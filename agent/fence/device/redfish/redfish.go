@@ -80,6 +80,7 @@ func New(parameters map[string]string) (*Device, error) {
 // Status returns the state of the power. Only the PowerState Off is PowerOff, and only On is PowerOn.
 func (d *Device) Status(ctx context.Context) (fence.Power, error) {
 	power := fence.PowerUnknown
+	d.keep(nil)
 	err := d.session(ctx, func(s *session) error {
 		sys, err := s.system()
 		if err != nil {
