@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -393,20 +394,29 @@ func TestClosedRoot(t *testing.T) {
 // it would count.
 func TestNoLeak(t *testing.T) {
 	b, d := start(t, redfish.Options{})
+	wantStatus(t, d, fence.PowerOn)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and does not begin TLS
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	_, port, _ := net.SplitHostPort(silent.Addr().String())
 	b.Freeze()
 	for range 3 {
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		wantError(t, "Off", newDevice(t, b.Parameters(), "ipport", port).Off(short), "deadline exceeded", true)
+		cancel()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if err := d.Off(ctx); !errors.Is(err, device.ErrRefused) {
 			t.Errorf("Off of a BMC that does not answer = %v; want ErrRefused: it did not come so far", err)
 		}
 		cancel()
 	}
-	b.Close()
 	var stacks string
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buffer := make([]byte, 1<<20)
 		stacks = string(buffer[:runtime.Stack(buffer, true)])
-		if !strings.Contains(stacks, "net/http.(*Transport)") && !strings.Contains(stacks, "net/http.(*persistConn)") &&
+		if !strings.Contains(stacks, "net/http.(*Transport)") && !strings.Contains(stacks, "net/http.(*persistConn)") && !strings.Contains(stacks, "tls.(*Dialer)") &&
 			!strings.Contains(stacks, "device/redfish.(*session)") {
 			return
 		}

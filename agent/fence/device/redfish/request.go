@@ -72,8 +72,8 @@ func (s *session) transport(once bool) *http.Transport {
 	}
 }
 
-// dial connects and authenticates the BMC. It ends with the session at the latest: net/http lets it go on after the
-// request has ended.
+// dial connects and authenticates the BMC. It ends with the session at the latest, whatever net/http does with
+// a connection that no request waits for any more.
 func (s *session) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
