@@ -15,6 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/agent/fence/device"
 	"github.com/evictd/evictd/agent/fence/device/ipmi"
+	"github.com/evictd/evictd/agent/fence/device/redfish"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
@@ -160,6 +161,12 @@ func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, e
 	switch m.Agent {
 	case "ipmi":
 		d, err := ipmi.New(parameters)
+		if err != nil {
+			return nil, fmt.Errorf("open device of method %s: %w", m.Name, err)
+		}
+		return d, nil
+	case "redfish":
+		d, err := redfish.New(parameters)
 		if err != nil {
 			return nil, fmt.Errorf("open device of method %s: %w", m.Name, err)
 		}

@@ -45,6 +45,8 @@ type parameter struct {
 	refuse string
 	// normal returns the normal form of a valid value. Its errors do not have the value; nil accepts all values.
 	normal func(value string) (string, error)
+	// warn returns a warning about a normal value, and its remedy; nil if there is none for any value.
+	warn func(normal string) (message, remedy string)
 }
 
 // agents are the built-in agents. Fence agents are programs of their own; see [Schema].
@@ -64,6 +66,7 @@ var agents = map[string]*agent{
 			return "ipmi://" + net.JoinHostPort(v["ip"], v["ipport"])
 		},
 	},
+	"redfish": redfish,
 }
 
 // ipmiUsername checks the name of a user of a BMC: IPMI 2.0, section 22.28, has 16 bytes for it.
@@ -75,7 +78,7 @@ func ipmiUsername(value string) (string, error) {
 }
 
 // planned are agents of the proposal that this release cannot execute.
-var planned = []string{"redfish", "cordon", "uncordon", "clean-pods", "watchdog"}
+var planned = []string{"cordon", "uncordon", "clean-pods", "watchdog"}
 
 var scriptName = regexp.MustCompile(`^fence_[a-z0-9_]+$`)
 

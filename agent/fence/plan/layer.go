@@ -64,6 +64,11 @@ func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 			if err != nil {
 				d.fail(v.line, v.key, err.Error(), "correct the value")
 			}
+			if err == nil && parameter.warn != nil {
+				if message, remedy := parameter.warn(normal); message != "" {
+					d.warn(v.line, v.key, message, remedy)
+				}
+			}
 			v.value = normal
 			l.values[name] = v
 		}

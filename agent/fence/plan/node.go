@@ -265,6 +265,7 @@ func (p *parser) refuseSharedDevices(nodes []*node) {
 			owners[device] = append(owners[device], n)
 		}
 	}
+	joinSystems(owners)
 	for _, device := range sortedKeys(owners) {
 		sharing := owners[device]
 		if len(sharing) < 2 {

@@ -36,9 +36,9 @@ func Sources(m fence.Method) []Source {
 	return all
 }
 
-// Resolve returns all parameters of a method of a built-in agent under their normal names, with those of its sources. Read returns the data
-// of an object, live. Its result has secrets: it must not be saved or logged. The errors have none, if those of read
-// have none.
+// Resolve returns all parameters of a method of a built-in agent under their normal names, with those of its sources.
+// Read returns the data of an object, live. Its result has secrets: it must not be saved or logged. The errors have
+// none, if those of read have none.
 func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[string]string, error) {
 	a := agents[m.Agent]
 	if a == nil {
