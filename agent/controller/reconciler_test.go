@@ -231,7 +231,7 @@ func TestDeletePods(t *testing.T) {
 		},
 	}, deadNode())
 	p := &pass{reconciler: r, name: "n1"}
-	if err := p.deletePods(t.Context(), []fence.Pod{{UID: "a", Namespace: "default", Name: "db-0"}}); err != nil {
+	if err := p.deletePods(t.Context(), "n1", []fence.Pod{{UID: "a", Namespace: "default", Name: "db-0"}}); err != nil {
 		t.Errorf("deletePods = %v; want nil for a pod that was replaced", err)
 	}
 	if o := options; o.Preconditions == nil || *o.Preconditions.UID != "a" || o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0 {

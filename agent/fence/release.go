@@ -11,9 +11,9 @@ import (
 // maxNamed bounds the objects that a message names.
 const maxNamed = 5
 
-// evicted returns the pods that the release waits for: those that the taint evicts, without those of a DaemonSet and
+// Evicted returns the pods that the release waits for: those that the taint evicts, without those of a DaemonSet and
 // without the mirror objects of static pods.
-func (l Load) evicted() []Pod {
+func (l Load) Evicted() []Pod {
 	var pods []Pod
 	for _, p := range l.Pods {
 		if !p.Tolerates && !p.DaemonSet && !p.Mirror {
@@ -37,7 +37,7 @@ func (l Load) detached() []Attachment {
 // release deletes pods until those that the taint evicts, and their volumes, are gone. The devices are read on.
 func (r *run) release() bool {
 	s, t, l := r.s, r.timings(), r.in.Load
-	pods, attachments := l.evicted(), l.detached()
+	pods, attachments := l.Evicted(), l.detached()
 	tainted := r.in.Node.OutOfService
 	if tainted && l.PodsKnown && l.AttachmentsKnown && len(pods) == 0 && len(attachments) == 0 {
 		r.clear(ConditionReleaseStuck)

@@ -39,7 +39,7 @@ func (v Volume) releasedBy(releases []string) bool {
 // more volume could still write to that.
 func (l Load) cutOff(releases []string) []Pod {
 	var pods []Pod
-	for _, p := range l.evicted() {
+	for _, p := range l.Evicted() {
 		foreign := func(v Volume) bool { return !v.releasedBy(releases) }
 		if len(p.Volumes) > 0 && !slices.ContainsFunc(p.Volumes, foreign) {
 			pods = append(pods, p)
@@ -64,14 +64,12 @@ func (l Load) unused(releases []string) []Attachment {
 func (r *run) takeStorageReadings() {
 	s := r.s
 	devices, releases := s.isolated()
-	if s.Status != Done || len(releases) == 0 {
-		if s.Storage != nil {
-			s.Storage.Readings, s.Storage.Proven = nil, metav1.MicroTime{}
-		}
-		return
-	}
 	if s.Storage == nil {
-		s.Storage = &StorageFence{}
+		return // nothing was read
+	}
+	if s.Status != Done || len(releases) == 0 {
+		s.Storage.Readings, s.Storage.Proven = nil, metav1.MicroTime{}
+		return
 	}
 	// The clock was set back, or that of the controller before was ahead.
 	s.Storage.Readings = slices.DeleteFunc(s.Storage.Readings, func(x Reading) bool { return x.Started.After(r.now) })
@@ -127,11 +125,15 @@ func (s *State) isolationChecks(device string) bool {
 // each device of the level is read off. The node needs no taint: pods with other volumes stay. It reports whether the
 // state changed.
 func (r *run) releaseStorage() bool {
-	s, t, f := r.s, r.timings(), r.s.Storage
+	s, t := r.s, r.timings()
 	devices, releases := s.isolated()
-	if f == nil || len(releases) == 0 {
+	if len(releases) == 0 {
 		return false
 	}
+	if s.Storage == nil {
+		s.Storage = &StorageFence{}
+	}
+	f := s.Storage
 	proven := !f.Proven.IsZero()
 	if r.storageOn != "" && (proven || s.storageReleased()) {
 		f.Readings, f.Proven = nil, metav1.MicroTime{}
