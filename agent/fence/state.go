@@ -275,7 +275,7 @@ type Proof struct {
 //
 // +kubebuilder:object:generate=true
 type StorageFence struct {
-	// Readings are of each device the first and the last reading off.
+	// Readings are of each device the first and the last reading off, or the last one if that is not off.
 	// +listType=atomic
 	Readings []Reading `json:"readings,omitempty"`
 	// On is when a device was read on last.

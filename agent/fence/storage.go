@@ -60,7 +60,7 @@ func (l Load) unused(releases []string) []Attachment {
 }
 
 // takeStorageReadings adds the new readings of the devices that cut the node off from storage. For each of them the
-// state has the first and the last reading off, with no other reading between them.
+// state has the first and the last reading off, with no other reading between them, or the last one if that is not off.
 func (r *run) takeStorageReadings() {
 	s := r.s
 	devices, releases := s.isolated()
@@ -91,24 +91,21 @@ func (r *run) takeStorageReading(x Reading) {
 	if x.Power == PowerOff && s.isolationChecks(x.Device) && SameMachine(x.UUID, s.Target.SystemUUID) != Yes {
 		x.Power = PowerUnknown
 	}
+	other := func(o Reading) bool { return o.Device == x.Device && (x.Power != PowerOff || o.Power != PowerOff) }
 	first, last := firstOff(f.Readings, x.Device), lastOf(f.Readings, x.Device)
 	switch {
-	case x.Power != PowerOff:
-		if !x.Ended.After(s.LastAct.Time) {
-			return // of the time before the device was switched off
-		}
-		f.Readings = slices.DeleteFunc(f.Readings, func(o Reading) bool { return o.Device == x.Device })
-		if x.Power == PowerOn {
-			r.storageOn = x.Device
-			f.On = metav1.NewMicroTime(latest(f.On.Time, x.Ended.Time))
-		}
-	case !x.Started.After(s.LastAct.Time) || !x.Started.After(f.On.Time) || last != nil && !x.Started.After(last.Started.Time):
-		return
-	case first != last:
+	case x.Power == PowerOff && (!x.Started.After(s.LastAct.Time) || !x.Started.After(f.On.Time)),
+		x.Power == PowerOff && last != nil && !x.Started.After(last.Started.Time),
+		!x.Ended.After(s.LastAct.Time):
+		return // of a time before the device was switched off, or before another reading
+	case x.Power == PowerOn:
+		r.storageOn = x.Device
+		f.On = metav1.NewMicroTime(latest(f.On.Time, x.Ended.Time))
+	case x.Power == PowerOff && first != nil && first != last:
 		*last = x
-	default:
-		f.Readings = append(f.Readings, x)
+		return
 	}
+	f.Readings = append(slices.DeleteFunc(f.Readings, other), x)
 }
 
 // isolationChecks reports whether a method of Isolation with the device compares the UUID.
