@@ -45,7 +45,7 @@ func newMetrics(cache client.Reader) *metrics {
 			Name: "evictd_fence_acts_total", Help: "Ended acts on devices and objects.",
 		}, []string{"action", "outcome"}),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "evictd_fence_readings_total", Help: "Readings of power devices.",
+			Name: "evictd_fence_readings_total", Help: "Readings of devices.",
 		}, []string{"power"}),
 		configProblems: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "evictd_fence_config_problems", Help: "Mistakes in the configuration of fencing, without warnings.",

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ func storageSimulation(t testing.TB) *simulation {
 			{UID: "v4", Name: "csi-4", Volume: shared, Pods: []string{"p7"}, KeptByPod: true},
 			{UID: "v5", Name: "csi-5", Pods: []string{"p5"}},
 			{UID: "v6", Name: "csi-6", Volume: other},
+			{UID: "v7", Name: "csi-7", Volume: shared},
 			{UID: "v9", Name: "csi-9", Volume: shared, Pods: []string{"p9"}},
 		}}
 	s.until = time.Hour
@@ -68,7 +70,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 5m1.001s: PowerDelayOver AttemptStarted
 5m1.201s: ActStarted! act=power-management-2-0-0=bmc-off
 5m2.201s: ActEnded Proving
@@ -90,7 +92,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven!
 3m0s: NodeReturned AttemptStarted ActStarted act=recovery-2-0-0=switch-on
 3m1s: ActEnded Recovered quarantine=false
@@ -104,7 +106,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven! RebootNeeded! Waiting!
 20m0.2s: NodeReturned AttemptStarted ActStarted act=recovery-2-0-0=switch-on
 20m1.2s: ActEnded Recovered quarantine=false
@@ -118,7 +120,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven! RebootNeeded! Waiting!
 10m0s: AttemptStarted
 10m0.2s: ActStarted! act=power-management-2-0-0=bmc-off
@@ -155,7 +157,7 @@ var storageTimelines = []timeline{
 42.602s: ActEnded Isolated
 48.003s: StorageProven
 53.203s: StorageReleased! delete=db-0 delete=db-1
-54.203s: detach=csi-1 detach=csi-9
+54.203s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"the port comes on after the release", func(s *simulation) {
 		s.load.Pods[8].UID = "p10" // csi-9 stays
@@ -167,7 +169,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12s: detach=csi-1
+12s: detach=csi-1 detach=csi-7
 16.802s: ProofVoid!
 46.802s: Retrying AttemptStarted ActStarted! act=isolation-2-0-0=switch-off
 47.802s: ActEnded Isolated
@@ -198,7 +200,19 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 1m11.602s: StorageProven
 1m16.802s: StorageReleased! delete=db-0 delete=db-1
-1m17.802s: detach=csi-1 detach=csi-9
+1m17.802s: detach=csi-1 detach=csi-7 detach=csi-9
+`},
+	{"the outcome of the act is unknown: the readings span a minute", func(s *simulation) {
+		s.plan.Isolation[0].Methods[0].MustSuccess = false
+		s.devices["switch"].silent, s.devices["switch"].answers, s.devices["switch"].late = 0, 25*time.Second, 3*time.Second
+		s.until = 2 * time.Minute
+	}, `
+0s: open FenceOpened! quarantine=true
+1ms: AttemptStarted ActStarted! act=isolation-1-0-0=switch-off
+20.001s: ActEnded! Isolated
+1m32.602s: StorageProven
+1m37.802s: StorageReleased! delete=db-0 delete=db-1
+1m38.802s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"closed gate", func(s *simulation) {
 		s.script[8*time.Second] = func(s *simulation) { s.gate = Gate{Reason: "Closed"} }
@@ -211,7 +225,7 @@ var storageTimelines = []timeline{
 6.402s: StorageProven
 11.602s: StormHold!
 50s: StorageReleased! delete=db-0 delete=db-1
-51s: detach=csi-1 detach=csi-9
+51s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"restart before the release", func(s *simulation) {
 		s.script[8*time.Second] = (*simulation).restart
@@ -223,7 +237,7 @@ var storageTimelines = []timeline{
 6.402s: StorageProven
 11.602s: Waiting!
 1m8s: StorageReleased! delete=db-0 delete=db-1
-1m8.602s: detach=csi-1 detach=csi-9
+1m8.602s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"second level of two ports", func(s *simulation) {
 		two := noIdentity(level(false, "port1", "port2"))
@@ -241,7 +255,7 @@ var storageTimelines = []timeline{
 3.001s: ActEnded Isolated
 14.002s: StorageProven
 22.002s: StorageReleased! delete=db-0 delete=db-1
-23.002s: detach=csi-1 detach=csi-9
+23.002s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"dry run", func(s *simulation) {
 		s.dryRun, s.devices["switch"].on = true, false
@@ -259,7 +273,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven!
 3m0s: NodeReturned AttemptStarted ActStarted act=recovery-2-0-0=switch-on
 3m1s: ActEnded! MethodFailed!
@@ -281,7 +295,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven!
 3m0s: NodeReturned AttemptStarted ActStarted act=recovery-2-0-0=switch-on
 3m1s: ActEnded! NextLevel! ActStarted act=recovery-2-1-0=spare-on
@@ -296,7 +310,7 @@ var storageTimelines = []timeline{
 1.001s: ActEnded Isolated
 6.402s: StorageProven
 11.602s: StorageReleased! delete=db-0 delete=db-1
-12.602s: detach=csi-1 detach=csi-9
+12.602s: detach=csi-1 detach=csi-7 detach=csi-9
 2m0s: NodeReadyUnproven!
 3m0s: NodeReturned AttemptStarted ActStarted act=recovery-2-0-0=switch-on
 3m1s: ActEnded! Recovered quarantine=false
@@ -326,6 +340,18 @@ var storageTimelines = []timeline{
 5m16.404s: SwitchedOn
 7m46.203s: NodeReturned AttemptStarted ActStarted act=recovery-3-0-0=uncordon
 7m47.203s: ActEnded Recovered quarantine=false
+`},
+	{"attachments unknown", func(s *simulation) {
+		s.load.AttachmentsKnown = false
+		s.script[30*time.Second] = func(s *simulation) { s.load.AttachmentsKnown = true }
+		s.until = time.Minute
+	}, `
+0s: open FenceOpened! quarantine=true
+1ms: AttemptStarted ActStarted! act=isolation-1-0-0=switch-off
+1.001s: ActEnded Isolated
+6.402s: StorageProven
+11.602s: StorageReleased! delete=db-0 delete=db-1
+30s: detach=csi-1 detach=csi-7 detach=csi-9
 `},
 	{"cordon, and Ready again", func(s *simulation) {
 		s.plan.Isolation[0].Methods = []Method{{Name: "cordon", Action: Cordon}}
@@ -423,6 +449,7 @@ func TestStorageNotReleased(t *testing.T) {
 		}},
 		{"renews its Lease", func(s *simulation) { s.script[2*time.Second] = func(s *simulation) { s.leaseRuns = true } }},
 		{"closed gate", func(s *simulation) { s.script[2*time.Second] = func(s *simulation) { s.gate.Open = false } }},
+		{"no pod of the storage", func(s *simulation) { s.load.Pods = s.load.Pods[1:4] }},
 		{"pods unknown", func(s *simulation) { s.load.PodsKnown = false }},
 		{"another UUID", func(s *simulation) {
 			s.script[2*time.Second] = func(s *simulation) {
@@ -443,5 +470,153 @@ func TestStorageNotReleased(t *testing.T) {
 			}
 			s.run()
 		})
+	}
+}
+
+// TestStorageReadingsAge checks that readings of a controller that is gone prove nothing: the port may be on since.
+func TestStorageReadingsAge(t *testing.T) {
+	for away, want := range map[time.Duration]bool{time.Second: true, time.Minute: true, 62 * time.Second: false} {
+		s := storageSimulation(t)
+		s.until = 11500 * time.Millisecond // proven, and not yet confirmed
+		s.run()
+		last := lastOf(s.state.Storage.Readings, "switch")
+		x := *last
+		x.Started, x.Ended = micro(last.Ended.Add(5*time.Second)), micro(last.Ended.Add(6*time.Second))
+		now := x.Started.Add(away)
+		in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Readings: []Reading{x}, Executor: "c1"}
+		after, o := Step(s.state, in, now)
+		if got := len(o.Delete) > 0 && after.storageReleased(); got != want {
+			t.Errorf("%v after the reading: released %t; want %t", away, got, want)
+		}
+	}
+}
+
+// TestAwaitsReboot checks that a fence that waits for a person to reboot the node does not keep others from acting.
+func TestAwaitsReboot(t *testing.T) {
+	s := storageSimulation(t)
+	s.script[2*time.Minute] = func(s *simulation) { s.boot("b1") }
+	s.until = 10 * time.Minute
+	s.check = func(Inputs, Orders) {
+		if want := s.at < 2*time.Minute; s.state.Acting() != want {
+			t.Fatalf("at %v: Acting = %t; want %t", s.at, !want, want)
+		}
+	}
+	s.run()
+}
+
+// TestStorageReadings checks which readings are kept. The last act ended at second 100.
+func TestStorageReadings(t *testing.T) {
+	at := func(second int) time.Time { return begin.Add(time.Duration(second) * time.Second) }
+	read := func(p Power, started, ended int) Reading {
+		return Reading{Device: "switch", Power: p, Started: micro(at(started)), Ended: micro(at(ended))}
+	}
+	for _, c := range []struct {
+		name     string
+		readings []Reading
+		want     string
+	}{
+		{"off", []Reading{read(PowerOff, 101, 102)}, "Off@101"},
+		{"off twice", []Reading{read(PowerOff, 101, 102), read(PowerOff, 106, 107)}, "Off@101 Off@106"},
+		{"off three times", []Reading{read(PowerOff, 101, 102), read(PowerOff, 106, 107), read(PowerOff, 111, 112)}, "Off@101 Off@111"},
+		{"the same again", []Reading{read(PowerOff, 101, 102), read(PowerOff, 101, 102)}, "Off@101"},
+		{"an older one later", []Reading{read(PowerOff, 106, 107), read(PowerOff, 101, 108)}, "Off@106"},
+		{"off of the time of the act", []Reading{read(PowerOff, 100, 101), read(PowerOff, 99, 102)}, ""},
+		{"on of the time of the act", []Reading{read(PowerOff, 101, 102), read(PowerOn, 99, 100)}, "Off@101"},
+		{"on after off", []Reading{read(PowerOff, 101, 102), read(PowerOff, 106, 107), read(PowerOn, 108, 109)}, "On@108"},
+		{"off before on had ended", []Reading{read(PowerOn, 101, 104), read(PowerOff, 104, 105)}, "On@101"},
+		{"off after on", []Reading{read(PowerOn, 101, 102), read(PowerOff, 104, 105), read(PowerOff, 109, 110)}, "Off@104 Off@109"},
+		{"on, reported late", []Reading{read(PowerOff, 103, 104), read(PowerOn, 101, 105)}, "On@101"},
+		{"off after an on that was reported late", []Reading{read(PowerOn, 101, 110), read(PowerUnknown, 111, 112), read(PowerOff, 105, 113)}, "Unknown@111"},
+		{"unknown between", []Reading{read(PowerOff, 101, 102), read(PowerUnknown, 103, 104), read(PowerOff, 105, 106)}, "Off@105"},
+		{"in the future", []Reading{read(PowerOff, 201, 202)}, ""},
+	} {
+		s := State{Progress: Progress{Step: Isolation, Status: Done}, Detail: Detail{Plan: storagePlan(), LastAct: micro(at(100)), Storage: &StorageFence{}}}
+		for _, x := range c.readings {
+			r := run{s: &s, in: &Inputs{Readings: []Reading{x}}, now: at(202)}
+			r.takeStorageReadings()
+		}
+		r := run{s: &s, in: &Inputs{}, now: at(200)} // the clock was set back
+		r.takeStorageReadings()
+		var got []string
+		for _, x := range s.Storage.Readings {
+			got = append(got, fmt.Sprintf("%s@%.0f", x.Power, x.Started.Sub(begin).Seconds()))
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: readings = %q; want %q", c.name, got, c.want)
+		}
+		s.Status = Running
+		if r.takeStorageReadings(); len(s.Storage.Readings) > 0 {
+			t.Errorf("%s: readings while the methods run = %+v; want none", c.name, s.Storage.Readings)
+		}
+	}
+}
+
+// TestRecovery checks states of Recovery that are not reached from those before it.
+func TestRecovery(t *testing.T) {
+	recovering := func(t *testing.T) *simulation {
+		s := storageSimulation(t)
+		s.until = 12 * time.Second
+		s.run()
+		s.state.Step, s.state.Status, s.state.LastAct = Recovery, New, micro(s.now())
+		s.boot("b1")
+		return s
+	}
+	step := func(s *simulation) (State, Orders) {
+		return Step(s.state, Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Executor: "c0"}, s.now().Add(time.Second))
+	}
+	for boot, want := range map[string]bool{"b1": false, "": false, "b2": true} {
+		s := recovering(t)
+		s.node.BootID = boot
+		if after, o := step(s); (o.Act != nil) != want || after.is(ConditionWaiting) == want {
+			t.Errorf("boot ID %q: act %+v, conditions %+v; want an act: %t", boot, o.Act, after.Conditions, want)
+		}
+	}
+	s := recovering(t)
+	s.node.BootID, s.state.Storage, s.state.Resumed = "b2", nil, true
+	s.state.Step, s.state.Status, s.state.Phase, s.state.HealthySince = PowerManagement, Done, Released, micro(begin.Add(-time.Hour))
+	if after, _ := step(s); after.Step != Recovery || after.Resumed {
+		t.Errorf("after the return: step %s, resumed %t; want all attempts for Recovery", after.Step, after.Resumed)
+	}
+}
+
+func TestMayClean(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*run)
+		want   bool
+	}{
+		{"off and released", func(*run) {}, true},
+		{"Recovery", func(r *run) { r.s.Step = Recovery }, false},
+		{"Releasing", func(r *run) { r.s.Phase = Releasing }, false},
+		{"no proof", func(r *run) { r.s.Proof = nil }, false},
+		{"dry run", func(r *run) { r.s.DryRun = true }, false},
+		{"on repeated", func(r *run) { r.s.OnRepeats = 1 }, false},
+		{"on sent", func(r *run) { r.s.Acts = append(r.s.Acts, Act{Intent: Intent{Step: PowerManagement, Action: On}}) }, false},
+		{"reads on", func(r *run) { r.s.Readings = []Reading{{Device: "bmc", Power: PowerOn}} }, false},
+		{"Ready", func(r *run) { r.in.Node.Ready = ReadyTrue }, false},
+		{"Lease young", func(r *run) { r.in.Lease.UnchangedSince = begin.Add(-time.Second) }, false},
+		{"Lease renewed after the proof", func(r *run) { r.s.Proof.LeaseRenewed = micro(begin.Add(-time.Hour)) }, false},
+		{"closed gate", func(r *run) { r.in.Gate.Open = false }, false},
+	} {
+		m := newSimulation(t, powerPlan(level(true, "bmc")))
+		s := State{Progress: Progress{Step: PowerManagement, Status: Running}, Detail: Detail{Plan: m.plan, Phase: Released,
+			Proof: &Proof{How: ByReadings, LeaseRenewed: micro(m.lease.Renewed)}}}
+		s.Acts = []Act{{Intent: Intent{Step: PowerManagement, Action: Off}}}
+		r := run{s: &s, in: &Inputs{Node: m.node, Lease: m.lease, Gate: m.gate}, now: begin}
+		c.change(&r)
+		if got := r.mayClean(); got != c.want {
+			t.Errorf("%s: mayClean = %t; want %t", c.name, got, c.want)
+		}
+	}
+}
+
+// TestCordonIsNotLate checks that a cordon without an answer is not waited for: only a device can switch off late.
+func TestCordonIsNotLate(t *testing.T) {
+	s := storageSimulation(t)
+	s.plan.Isolation[0].Methods = []Method{{Name: "cordon", Action: Cordon, Deadline: duration(time.Minute)}}
+	s.until = 10 * time.Second
+	s.run()
+	if !s.state.LateUntil.IsZero() {
+		t.Errorf("LateUntil = %v; want zero", s.state.LateUntil)
 	}
 }
