@@ -68,7 +68,7 @@ func TestCordon(t *testing.T) {
 
 // A patch is repeated if the Node has changed since it was read, and its errors tell whether it may have been done.
 func TestCordonErrors(t *testing.T) {
-	conflict := refusePatch(nil, nil, nil, nil)
+	conflict := refusePatch(t.Context(), nil, nil, nil)
 	for name, tt := range map[string]struct {
 		errs []error
 		node string

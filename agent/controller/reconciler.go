@@ -191,19 +191,8 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	case node == nil || string(node.UID) != o.target.UID:
 		return fmt.Errorf("the Node %s was deleted or replaced", o.node)
 	}
-	if o.intent.Action == fence.CleanPods && !cleanable(nf) {
-		return fmt.Errorf("the NodeFence %s has no proof that the machine is off, or something was switched on since", nf.Name)
-	}
-	if o.intent.Step == fence.Recovery {
-		if err := unfenceable(nf, node); err != nil {
-			return err
-		}
-	}
-	if o.intent.Action == fence.On || o.intent.Action == fence.Uncordon {
-		if taintIndex(node, &outOfService) >= 0 {
-			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
-		}
-		return nil
+	if err := checkAction(o, nf, node); err != nil || o.intent.Action == fence.On || o.intent.Action == fence.Uncordon {
+		return err
 	}
 	if ready(node) {
 		return fmt.Errorf("the Node %s is Ready", o.node)
@@ -225,6 +214,24 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 		return fmt.Errorf("the Node %s has no Lease", o.node)
 	case !renewed.Equal(o.lease):
 		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// checkAction returns why an action must not be done to a node in its present state.
+func checkAction(o *order, nf *nodefence.NodeFence, node *corev1.Node) error {
+	switch o.intent.Action {
+	case fence.CleanPods:
+		if !cleanable(nf) {
+			return fmt.Errorf("the NodeFence %s has no proof that the machine is off, or something was switched on since", nf.Name)
+		}
+	case fence.On, fence.Uncordon:
+		if taintIndex(node, &outOfService) >= 0 {
+			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
+		}
+	}
+	if o.intent.Step == fence.Recovery {
+		return unfenceable(nf, node)
 	}
 	return nil
 }

@@ -231,10 +231,16 @@ func (v *verifier) check(in Inputs, o Orders) {
 	if state.FinishedAt.IsZero() && !state.DryRun && !o.Taints.Quarantine {
 		v.fail("no quarantine")
 	}
-	if len(state.History) > maxHistory || len(state.Readings) > 3*len(devices) || state.Storage != nil && len(state.Storage.Readings) > 4 {
+	v.checkSize(devices)
+	v.repeat(now)
+}
+
+func (v *verifier) checkSize(devices []string) {
+	state := &v.s.state
+	if len(state.History) > maxHistory || len(state.Readings) > 3*len(devices) ||
+		state.Storage != nil && len(state.Storage.Readings) > 4 {
 		v.fail("state is not bounded")
 	}
-	v.repeat(now)
 }
 
 // observe notes the readings of a step, and reports whether a power device reads on.
@@ -272,35 +278,38 @@ func (v *verifier) checkStorage(in Inputs, o Orders, now time.Time) {
 	if in.Node.Ready == ReadyTrue || !in.Node.Found || in.Node.UID != s.Target.UID || !in.Gate.Open || !stale(in.Lease, s.Plan.Timings, now) {
 		v.fail("released storage of a node that is %+v, Lease %+v, gate %+v", in.Node, in.Lease, in.Gate)
 	}
-	devices := 0
-	for _, m := range s.Plan.Isolation[s.Level].Methods {
-		if m.Action != Off {
-			continue
-		}
-		devices++
-		var off []Reading
-		for _, x := range s.Storage.Readings {
-			if x.Device == m.Device && x.Power == PowerOff && x.Started.After(v.lastEnd) && x.Started.After(v.portOn[m.Device]) {
-				off = append(off, x)
-			}
-		}
-		if len(off) != 2 || off[1].Started.Sub(off[0].Ended.Time) < s.Plan.Timings.ProofInterval.Duration ||
-			now.Sub(off[1].Started.Time) > s.Plan.Timings.ProofTimeout.Duration {
-			v.fail("released storage with the readings %+v of %s, read on at %v, last act at %v", off, m.Device, v.portOn[m.Device], v.lastEnd)
-		}
-	}
-	if devices == 0 {
+	devices, _ := s.isolated()
+	if len(devices) == 0 {
 		v.fail("released storage without a device")
 	}
+	for _, d := range devices {
+		v.checkPort(d, now)
+	}
+	onlyOf := func(uid string) bool { return uid == "p1" || uid == "v1" }
 	for _, p := range o.Delete {
-		if p.UID != "p1" {
+		if !onlyOf(p.UID) {
 			v.fail("released pod %+v", p)
 		}
 	}
 	for _, a := range o.Detach {
-		if a.UID != "v1" || len(a.Pods) > 0 {
+		if !onlyOf(a.UID) || len(a.Pods) > 0 {
 			v.fail("released attachment %+v", a)
 		}
+	}
+}
+
+// checkPort checks that a port was read off twice since the last act and since it was read on, and just now.
+func (v *verifier) checkPort(device string, now time.Time) {
+	s := &v.s.state
+	var off []Reading
+	for _, x := range s.Storage.Readings {
+		if x.Device == device && x.Power == PowerOff && x.Started.After(v.lastEnd) && x.Started.After(v.portOn[device]) {
+			off = append(off, x)
+		}
+	}
+	if len(off) != 2 || off[1].Started.Sub(off[0].Ended.Time) < s.Plan.Timings.ProofInterval.Duration ||
+		now.Sub(off[1].Started.Time) > s.Plan.Timings.ProofTimeout.Duration {
+		v.fail("released storage with the readings %+v of %s, read on at %v, last act at %v", off, device, v.portOn[device], v.lastEnd)
 	}
 }
 
@@ -377,6 +386,16 @@ func (v *verifier) checkAct(i *Intent, now time.Time) {
 		v.fail("off in phase %q of a node that is %s, gate %+v", s.Phase, v.s.node.Ready, v.s.gate)
 	case i.Action == On && s.Step == PowerManagement && s.Phase != Released:
 		v.fail("on before the release")
+	}
+	v.checkAfterRelease(i)
+	v.acts[i.ID] = true
+	v.busy = i.Deadline.Time
+}
+
+// checkAfterRelease checks the acts that must not come too early.
+func (v *verifier) checkAfterRelease(i *Intent) {
+	s := &v.s.state
+	switch {
 	case i.Action == CleanPods && (s.Phase != Released || s.Proof == nil || v.s.node.Ready == ReadyTrue || v.switchedOn):
 		v.fail("clean-pods in phase %q, proof %+v, of a node that is %s, on sent: %t", s.Phase, s.Proof, v.s.node.Ready, v.switchedOn)
 	case s.Step == Recovery && s.storageReleased():
@@ -385,8 +404,6 @@ func (v *verifier) checkAct(i *Intent, now time.Time) {
 		}
 	}
 	v.switchedOn = v.switchedOn || i.Action == On
-	v.acts[i.ID] = true
-	v.busy = i.Deadline.Time
 }
 
 // class returns how the fence ended; empty if it goes on.

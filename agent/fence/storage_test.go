@@ -479,12 +479,15 @@ func TestStorageReadingsAge(t *testing.T) {
 		s := storageSimulation(t)
 		s.until = 11500 * time.Millisecond // proven, and not yet confirmed
 		s.run()
-		last := lastOf(s.state.Storage.Readings, "switch")
-		x := *last
+		last := *lastOf(s.state.Storage.Readings, "switch")
+		x := last
 		x.Started, x.Ended = micro(last.Ended.Add(5*time.Second)), micro(last.Ended.Add(6*time.Second))
 		now := x.Started.Add(away)
 		in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Readings: []Reading{x}, Executor: "c1"}
 		after, o := Step(s.state, in, now)
+		if now := *lastOf(s.state.Storage.Readings, "switch"); now != last {
+			t.Errorf("Step changed its argument: last reading %+v; want %+v", now, last)
+		}
 		if got := len(o.Delete) > 0 && after.storageReleased(); got != want {
 			t.Errorf("%v after the reading: released %t; want %t", away, got, want)
 		}
