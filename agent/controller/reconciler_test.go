@@ -300,7 +300,10 @@ func TestCheckAct(t *testing.T) {
 			clean(o)
 			o.lease = renewed.Add(-time.Second)
 		}, reason: "Lease of Node n1 was renewed"},
-		"unfence":           {order: unfence},
+		"unfence": {order: unfence},
+		"unfence, nothing released": {order: unfence, fence: func(s *fence.State) {
+			s.Storage = &fence.StorageFence{Proven: metav1.NowMicro()}
+		}},
 		"unfence, old boot": {fence: cutOff, order: unfence, reason: reboot},
 		"unfence, new boot": {fence: cutOff, order: unfence, node: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot2" }},
 		"unfence, no boot":  {fence: cutOff, order: unfence, node: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "" }, reason: reboot},
