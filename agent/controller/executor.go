@@ -46,6 +46,8 @@ type executor struct {
 	open func(context.Context, *fence.Method) (device.Device, error)
 	// check reads again, just before the act, what the decision was made with. An error is why the act is not done.
 	check func(context.Context, *order) error
+	// objects carries out an action on objects of the cluster.
+	objects func(context.Context, *order) (fence.OutcomeKind, error)
 	// done is called when a result is there.
 	done    func(node string)
 	metrics *metrics
@@ -166,6 +168,9 @@ func (e *executor) finish(o *order, kind fence.OutcomeKind, message string, ours
 func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	ctx, cancel := context.WithDeadline(e.ctx, o.intent.Deadline.Time)
 	defer cancel()
+	if o.intent.Action.OnObjects() {
+		return e.carryOutOnObjects(ctx, o)
+	}
 	release, err := e.acquire(ctx, o.method.Device)
 	if err != nil {
 		return fence.Refused, fmt.Sprintf("device %s is in use: %v", o.method.Device, err)
@@ -205,6 +210,22 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 		return fence.Failed, err.Error()
 	}
 	return fence.Unknown, err.Error()
+}
+
+// carryOutOnObjects does an act that needs no device.
+func (e *executor) carryOutOnObjects(ctx context.Context, o *order) (kind fence.OutcomeKind, message string) {
+	if err := e.check(ctx, o); err != nil {
+		return fence.Refused, err.Error()
+	}
+	kind = fence.Unknown
+	err := recovered(func() (err error) {
+		kind, err = e.objects(ctx, o)
+		return err
+	})
+	if err != nil {
+		return kind, err.Error()
+	}
+	return kind, ""
 }
 
 // identityError says that a device switches another machine, or that its UUID does not show which.

@@ -90,13 +90,8 @@ func keptClaims(pods []corev1.Pod) map[types.NamespacedName]bool {
 		if !tolerates(p) {
 			continue
 		}
-		for _, v := range p.Spec.Volumes {
-			switch {
-			case v.PersistentVolumeClaim != nil:
-				kept[types.NamespacedName{Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName}] = true
-			case v.Ephemeral != nil:
-				kept[types.NamespacedName{Namespace: p.Namespace, Name: p.Name + "-" + v.Name}] = true
-			}
+		for _, claim := range claims(p) {
+			kept[claim] = true
 		}
 	}
 	return kept

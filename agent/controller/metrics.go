@@ -18,7 +18,7 @@ const scrapeTimeout = 5 * time.Second
 var (
 	allSteps      = []fence.StepName{fence.Isolation, fence.PowerManagement, fence.Recovery}
 	allStatuses   = []fence.Status{fence.New, fence.Running, fence.Done, fence.Error}
-	allActions    = []fence.Action{fence.Off, fence.On}
+	allActions    = []fence.Action{fence.Off, fence.On, fence.Cordon, fence.Uncordon, fence.CleanPods}
 	allOutcomes   = []fence.OutcomeKind{fence.Succeeded, fence.Failed, fence.Unknown, fence.Refused}
 	allConditions = []string{
 		fence.ConditionStormHold, fence.ConditionWaiting, fence.ConditionIdentityMismatch, fence.ConditionProofLost,
@@ -42,10 +42,10 @@ type metrics struct {
 func newMetrics(cache client.Reader) *metrics {
 	m := &metrics{
 		acts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "evictd_fence_acts_total", Help: "Ended acts on power devices.",
+			Name: "evictd_fence_acts_total", Help: "Ended acts on devices and objects.",
 		}, []string{"action", "outcome"}),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "evictd_fence_readings_total", Help: "Readings of power devices.",
+			Name: "evictd_fence_readings_total", Help: "Readings of devices.",
 		}, []string{"power"}),
 		configProblems: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "evictd_fence_config_problems", Help: "Mistakes in the configuration of fencing, without warnings.",

@@ -15,6 +15,8 @@ const (
 	annotationFence = "evictd.io/fence"
 	// annotationOutOfService says so of the out-of-service taint.
 	annotationOutOfService = "evictd.io/fence-out-of-service"
+	// annotationCordon has the UID of the fence that made the Node unschedulable.
+	annotationCordon = "evictd.io/fence-cordon"
 )
 
 var (

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/evictd/evictd/agent/fence"
@@ -46,8 +47,14 @@ func (o *observer) lease(ctx context.Context, name string) (l fence.Lease) {
 }
 
 // load returns what is known of the pods and volumes of a node.
-func (o *observer) load(ctx context.Context, name string) (l fence.Load) {
+func (o *observer) load(ctx context.Context, name string) fence.Load {
+	return o.loadAs(ctx, name, false)
+}
+
+// loadAs returns the load, and with volumes also on which storage the volumes are: several requests for each.
+func (o *observer) loadAs(ctx context.Context, name string, volumes bool) (l fence.Load) {
 	var pods []corev1.Pod
+	var list []storagev1.VolumeAttachment
 	l.PodsKnown = o.failed.read("Pods", func() (err error) {
 		pods, err = o.live.pods(ctx, name)
 		return err
@@ -58,14 +65,17 @@ func (o *observer) load(ctx context.Context, name string) (l fence.Load) {
 	for i := range pods {
 		l.Pods = append(l.Pods, podFacts(&pods[i]))
 	}
-	l.AttachmentsKnown = o.failed.read("VolumeAttachments", func() error {
-		list, err := o.live.attachments(ctx, name)
-		if err != nil {
+	l.AttachmentsKnown = o.failed.read("VolumeAttachments", func() (err error) {
+		if list, err = o.live.attachments(ctx, name); err != nil {
 			return err
 		}
 		l.Attachments, err = attachmentFacts(ctx, o.live, list, keptClaims(pods))
 		return err
 	})
+	if volumes && l.AttachmentsKnown {
+		// Without it they are on unknown storage, which is not released.
+		o.failed.read("PersistentVolumeClaims", func() error { return addVolumes(ctx, o.live, &l, pods, list) })
+	}
 	return l
 }
 

@@ -85,7 +85,7 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 	in.Node, in.Executor = nodeFacts(p.node), p.identity
 	in.Lease = p.observer.lease(ctx, p.name)
 	if p.node != nil {
-		in.Load = p.observer.load(ctx, p.name)
+		in.Load = p.observer.loadAs(ctx, p.name, cutOff(&state))
 	}
 	next, orders, err := p.decide(ctx, nf, &state, &in)
 	if err != nil {
@@ -161,10 +161,13 @@ func (p *pass) carryOut(
 	if err := p.setTaints(ctx, want, state.UID); err != nil {
 		return err
 	}
+	if string(p.node.UID) == state.Target.UID && storageReleasable(state) {
+		return errors.Join(p.deletePods(ctx, p.name, orders.Delete), p.deleteAttachments(ctx, orders.Detach))
+	}
 	if !release {
 		return nil
 	}
-	return p.deletePods(ctx, orders.Delete)
+	return p.deletePods(ctx, p.name, orders.Delete)
 }
 
 // act starts an act that was saved as intent.
@@ -197,25 +200,6 @@ func (p *pass) setTaints(ctx context.Context, want fence.Taints, uid string) err
 	}
 	p.log.Info("taints set", "node", p.name, "fence", uid, "quarantine", want.Quarantine, "out_of_service", want.OutOfService)
 	return nil
-}
-
-// deletePods deletes pods without grace. A pod of the same name with another UID stays.
-func (p *pass) deletePods(ctx context.Context, pods []fence.Pod) error {
-	var errs []error
-	for i := range pods {
-		pod := &pods[i]
-		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-		uid := types.UID(pod.UID)
-		err := p.writer.Delete(ctx, o, client.GracePeriodSeconds(0), client.Preconditions{UID: &uid})
-		switch {
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		case err != nil:
-			errs = append(errs, fmt.Errorf("delete pod %s/%s of Node %s: %w", pod.Namespace, pod.Name, p.name, err))
-		default:
-			p.log.Info("pod deleted", "node", p.name, "namespace", pod.Namespace, "pod", pod.Name, "uid", pod.UID)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // report writes events and log lines.

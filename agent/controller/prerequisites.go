@@ -38,8 +38,9 @@ func rights(namespace string, elect bool) []right {
 	list := []right{
 		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
 		{resource: "pods", verbs: []string{"list", "delete"}},
-		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list"}},
+		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list", "delete"}},
 		{resource: "persistentvolumes", verbs: []string{"get"}},
+		{resource: "persistentvolumeclaims", verbs: []string{"get"}},
 		{group: nodefence.GroupVersion.Group, resource: "nodefences", verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
 		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},

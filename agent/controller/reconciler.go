@@ -191,11 +191,8 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	case node == nil || string(node.UID) != o.target.UID:
 		return fmt.Errorf("the Node %s was deleted or replaced", o.node)
 	}
-	if o.intent.Action == fence.On {
-		if taintIndex(node, &outOfService) >= 0 {
-			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
-		}
-		return nil
+	if err := checkAction(o, nf, node); err != nil || o.intent.Action == fence.On || o.intent.Action == fence.Uncordon {
+		return err
 	}
 	if ready(node) {
 		return fmt.Errorf("the Node %s is Ready", o.node)
@@ -219,4 +216,33 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
 	}
 	return nil
+}
+
+// checkAction returns why an action must not be done to a node in its present state.
+func checkAction(o *order, nf *nodefence.NodeFence, node *corev1.Node) error {
+	switch o.intent.Action {
+	case fence.CleanPods:
+		if !cleanable(nf) {
+			return fmt.Errorf("the NodeFence %s has no proof that the machine is off, or something was switched on since", nf.Name)
+		}
+	case fence.On, fence.Uncordon:
+		if taintIndex(node, &outOfService) >= 0 {
+			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
+		}
+	}
+	if o.intent.Step == fence.Recovery {
+		return unfenceable(nf, node)
+	}
+	return nil
+}
+
+// unfenceable returns why the isolation of a node must not be undone. After pods were released because the node was cut
+// off from their storage, only a machine that has booted again has nothing left to write to it.
+func unfenceable(nf *nodefence.NodeFence, node *corev1.Node) error {
+	f, is := nf.State.Storage, node.Status.NodeInfo.BootID
+	if was := nf.State.Target.BootID; f == nil || f.Released.IsZero() || was != "" && is != "" && was != is {
+		return nil
+	}
+	return fmt.Errorf("the pods of Node %s were released because it was cut off from their storage, and it has the boot ID "+
+		"that it had before: reboot it", node.Name)
 }

@@ -231,7 +231,7 @@ func TestDeletePods(t *testing.T) {
 		},
 	}, deadNode())
 	p := &pass{reconciler: r, name: "n1"}
-	if err := p.deletePods(t.Context(), []fence.Pod{{UID: "a", Namespace: "default", Name: "db-0"}}); err != nil {
+	if err := p.deletePods(t.Context(), "n1", []fence.Pod{{UID: "a", Namespace: "default", Name: "db-0"}}); err != nil {
 		t.Errorf("deletePods = %v; want nil for a pod that was replaced", err)
 	}
 	if o := options; o.Preconditions == nil || *o.Preconditions.UID != "a" || o.GracePeriodSeconds == nil || *o.GracePeriodSeconds != 0 {
@@ -242,6 +242,16 @@ func TestDeletePods(t *testing.T) {
 func TestCheckAct(t *testing.T) {
 	renewed := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
 	intent := func(s *fence.State) { s.Intent = &fence.Intent{ID: "1"} }
+	released := func(change func(*fence.State)) func(*fence.State) {
+		return func(s *fence.State) {
+			s.Phase, s.Proof = fence.Released, &fence.Proof{How: fence.ByReadings}
+			change(s)
+		}
+	}
+	clean := func(o *order) { o.intent.Action, o.method.Identity = fence.CleanPods, fence.CheckNone }
+	unfence := func(o *order) { o.intent.Action, o.intent.Step = fence.On, fence.Recovery }
+	cutOff := func(s *fence.State) { s.Storage = &fence.StorageFence{Released: metav1.NowMicro()} }
+	const noProof, reboot = "no proof that the machine is off", "the boot ID that it had before: reboot it"
 	for name, tt := range map[string]struct {
 		node   func(*corev1.Node)
 		fence  func(*fence.State)
@@ -261,6 +271,42 @@ func TestCheckAct(t *testing.T) {
 			node:  func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} },
 			order: func(o *order) { o.intent.Action = fence.On }, reason: "out-of-service taint",
 		},
+		"uncordon with taint": {
+			node:  func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} },
+			order: func(o *order) { o.intent.Action = fence.Uncordon }, reason: "out-of-service taint",
+		},
+		"uncordon a Ready node": {
+			node:  func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue },
+			order: func(o *order) { o.intent.Action = fence.Uncordon },
+		},
+		"cordon a Ready node": {
+			node:  func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue },
+			order: func(o *order) { o.intent.Action = fence.Cordon }, reason: "Node n1 is Ready",
+		},
+		"clean-pods":                {fence: released(func(*fence.State) {}), order: clean},
+		"clean-pods before":         {fence: released(func(s *fence.State) { s.Phase = fence.Proving }), order: clean, reason: noProof},
+		"clean-pods without proof":  {fence: released(func(s *fence.State) { s.Proof = nil }), order: clean, reason: noProof},
+		"clean-pods in dry run":     {fence: released(func(s *fence.State) { s.DryRun = true }), order: clean, reason: noProof},
+		"clean-pods in Recovery":    {fence: released(func(s *fence.State) { s.Step = fence.Recovery }), order: clean, reason: noProof},
+		"clean-pods after a repeat": {fence: released(func(s *fence.State) { s.OnRepeats = 1 }), order: clean, reason: noProof},
+		"clean-pods after on": {fence: released(func(s *fence.State) {
+			s.Acts = []fence.Act{{Intent: fence.Intent{Step: fence.PowerManagement, Action: fence.On}}}
+		}), order: clean, reason: noProof},
+		"clean-pods of a Ready node": {
+			node:  func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue },
+			fence: released(func(*fence.State) {}), order: clean, reason: "Node n1 is Ready",
+		},
+		"clean-pods, Lease renewed": {fence: released(func(*fence.State) {}), order: func(o *order) {
+			clean(o)
+			o.lease = renewed.Add(-time.Second)
+		}, reason: "Lease of Node n1 was renewed"},
+		"unfence": {order: unfence},
+		"unfence, nothing released": {order: unfence, fence: func(s *fence.State) {
+			s.Storage = &fence.StorageFence{Proven: metav1.NowMicro()}
+		}},
+		"unfence, old boot": {fence: cutOff, order: unfence, reason: reboot},
+		"unfence, new boot": {fence: cutOff, order: unfence, node: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot2" }},
+		"unfence, no boot":  {fence: cutOff, order: unfence, node: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "" }, reason: reboot},
 	} {
 		n := deadNode()
 		if tt.node != nil {

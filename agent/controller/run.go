@@ -187,7 +187,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		observer: &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
 		identity: identity, ownNode: o.NodeName,
 	}
-	devices.check = r.checkAct
+	devices.check, devices.objects = r.checkAct, r.actOnObjects
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil

@@ -78,3 +78,20 @@ func methodOfDevice(s *fence.State, device string) *fence.Method {
 func releasable(s *fence.State) bool {
 	return s.Phase == fence.Releasing && s.Proof != nil && !s.DryRun
 }
+
+// storageReleasable reports the same of a release of pods whose storage the node is cut off from.
+func storageReleasable(s *fence.State) bool {
+	return s.Step == fence.Isolation && s.Status == fence.Done && !s.DryRun && cutOff(s) && !s.Storage.Released.IsZero()
+}
+
+// cutOff reports whether the node is proven to be cut off from storage: which pods use it matters then.
+func cutOff(s *fence.State) bool { return s.Storage != nil && !s.Storage.Proven.IsZero() }
+
+// cleanable reports whether the pods of a node that was released may be deleted: it is proven off, and nothing was
+// switched on since.
+func cleanable(f *nodefence.NodeFence) bool {
+	s := &f.State
+	on := func(a fence.Act) bool { return a.Step == fence.PowerManagement && a.Action == fence.On }
+	return f.Step == fence.PowerManagement && s.Phase == fence.Released && s.Proof != nil && !s.DryRun && s.OnRepeats == 0 &&
+		!slices.ContainsFunc(s.Acts, on)
+}

@@ -6,13 +6,15 @@
 // agent/controller observes, saves the state in a NodeFence object, and then carries the orders out.
 //
 // One rule is above all others: no pod and no volume of a node is released before a separate reading has proven that
-// its machine is off. The opt-in beside it is a person's word (an annotation with the UID of the fence).
+// its machine is off, or that it is cut off from the storage of the pod. The opt-in beside it is a person's word (an annotation with the UID of the fence).
 // Everything else follows:
 //
 //   - A state is saved before an order of it is carried out, but for the removal of the out-of-service taint. An act that
 //     was saved and has no outcome is unknown: it is never repeated under the same id.
 //   - That an act succeeded proves nothing. A reading counts as proof if it began after the last act ended, in a session of
 //     its own, for each power device of the node, twice, [Timings.ProofInterval] apart, while the Lease did not change.
+//   - A node that is cut off from storage may run. Only pods that use no other storage are released then, without a taint,
+//     and its isolation is undone only after it has booted again.
 //   - Unknown is not off, and it is not failed either: a late switch-off may take effect after the client has given up.
 //   - Only off and on are ever sent. A reboot is off, proof, release, on.
 //

@@ -237,13 +237,35 @@ func (s *simulation) carryOut(o Orders) {
 	}
 	for _, p := range o.Delete {
 		s.load.Pods = slices.DeleteFunc(slices.Clone(s.load.Pods), func(x Pod) bool { return x.UID == p.UID })
+		s.load.Attachments = slices.Clone(s.load.Attachments)
+		for i := range s.load.Attachments {
+			a := &s.load.Attachments[i]
+			a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), func(uid string) bool { return uid == p.UID })
+		}
+		if !o.Taints.OutOfService {
+			s.after(time.Second, func() {}) // the controller calls Step
+			continue
+		}
 		s.after(time.Second, func() {
 			s.load.Attachments = slices.DeleteFunc(slices.Clone(s.load.Attachments), func(a Attachment) bool { return !a.KeptByPod })
 		})
 	}
+	for _, d := range o.Detach {
+		s.load.Attachments = slices.DeleteFunc(slices.Clone(s.load.Attachments), func(a Attachment) bool { return a.UID == d.UID })
+	}
 }
 
 func (s *simulation) act(i Intent) {
+	if i.Action.OnObjects() {
+		s.inFlight = i.ID
+		s.after(time.Second, func() {
+			if s.inFlight == i.ID {
+				s.inFlight = ""
+				s.outcomes = append(s.outcomes, Outcome{Intent: i.ID, Kind: Succeeded, Ended: micro(s.now())})
+			}
+		})
+		return
+	}
 	name := strings.TrimSuffix(i.Method, "-"+string(i.Action))
 	d := s.devices[name]
 	s.inFlight = i.ID
@@ -341,6 +363,9 @@ func (s *simulation) note(o Orders, words ...string) {
 	}
 	for _, p := range o.Delete {
 		words = append(words, "delete="+p.Name)
+	}
+	for _, a := range o.Detach {
+		words = append(words, "detach="+a.Name)
 	}
 	if o.Taints.OutOfService != s.taints.OutOfService {
 		words = append(words, fmt.Sprintf("out-of-service=%v", o.Taints.OutOfService))

@@ -73,11 +73,22 @@ type Pod struct {
 	Tolerates                      bool
 	Mirror, DaemonSet, StatefulSet bool
 	Terminating                    bool
+	// Volumes are those that outlive the pod.
+	Volumes []Volume
+}
+
+// Volume is where a volume is stored. Both are empty if that is not known.
+type Volume struct {
+	// Driver is the name of its CSI driver, Class that of its StorageClass.
+	Driver, Class string
 }
 
 // Attachment is a VolumeAttachment of the node.
 type Attachment struct {
 	UID, Name string
+	Volume    Volume
+	// Pods are the UIDs of the pods of the node that use the volume.
+	Pods []string
 	// KeptByPod says that a pod which tolerates the out-of-service taint uses the volume.
 	KeptByPod bool
 }
@@ -99,6 +110,8 @@ type Orders struct {
 	Taints Taints
 	// Delete are the pods that are deleted without grace, by UID.
 	Delete []Pod
+	// Detach are the VolumeAttachments that are deleted, by UID, because the node is cut off from their storage.
+	Detach []Attachment
 	// Events are reported at the Node and in the log.
 	Events []Event
 	// Wake is when Step must be called again at the latest; zero if nothing is due.

@@ -88,15 +88,19 @@ func (r *run) lastAct(ended time.Time) {
 func (r *run) issue(index int, m Method) {
 	s := r.s
 	i := r.intent(index, m)
-	e := normal(ReasonActStarted, r.would(fmt.Sprintf("switch %s by %s (attempt %d)", m.Action, m.Name, s.Attempt)))
-	e.Warning = m.Action == Off
+	do := fmt.Sprintf("switch %s by %s (attempt %d)", m.Action, m.Name, s.Attempt)
+	if m.Action.OnObjects() {
+		do = fmt.Sprintf("run %s by %s (attempt %d)", m.Action, m.Name, s.Attempt)
+	}
+	e := normal(ReasonActStarted, r.would(do))
+	e.Warning = m.Action == Off || m.Action == CleanPods
 	r.note(e)
 	if s.DryRun {
 		r.record(i, Succeeded, "dry run")
 		return
 	}
 	s.Intent = &i
-	if late := i.Deadline.Add(r.timings().Settle.Duration); late.After(s.LateUntil.Time) {
+	if late := i.Deadline.Add(r.timings().Settle.Duration); !m.Action.OnObjects() && late.After(s.LateUntil.Time) {
 		s.LateUntil = metav1.NewMicroTime(late)
 	}
 	ordered := i

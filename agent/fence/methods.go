@@ -38,28 +38,40 @@ func (s *State) act(index int) *Act {
 	return nil
 }
 
-// methods runs the methods of the level in use that have the action ("" for any), in order. Those that switch off are
-// run whatever the ones before said, because only readings tell; others stop at the first that must succeed and did
-// not.
-func (r *run) methods(action Action) progress {
+// group says which methods of a level are run.
+type group uint8
+
+const (
+	allMethods    group = iota
+	beforeRelease       // those that switch off
+	afterRelease        // the others
+)
+
+// methods runs the methods of the level in use that are in the group, in order. Those that switch off are run whatever
+// the ones before said, because only readings tell; without a release between them, they stop at the first that must
+// succeed and did not.
+func (r *run) methods(which group) progress {
 	s := r.s
 	levels := s.levels()
 	if int(s.Level) >= len(levels) {
 		return ended
 	}
 	for i, m := range levels[s.Level].Methods {
-		if action != "" && m.Action != action {
+		if m.Action == CleanPods && s.OnRepeats > 0 {
+			continue // done before the machine was switched on
+		}
+		if which != allMethods && (m.Action == Off) != (which == beforeRelease) {
 			continue
 		}
 		a := s.act(i)
 		if a == nil {
-			return r.next(i, m, action)
+			return r.next(i, m)
 		}
-		if action == "" && m.MustSuccess && a.Outcome.Kind != Succeeded {
+		if which == allMethods && m.MustSuccess && a.Outcome.Kind != Succeeded {
 			r.nextLevel(ReasonMethodFailed, fmt.Sprintf("%s by %s: %s: %s", m.Action, m.Name, a.Outcome.Kind, a.Outcome.Message))
 			return moved
 		}
-		if action == On && !r.verifiedOn(m, a) {
+		if which == afterRelease && m.Action == On && !r.verifiedOn(m, a) {
 			return waiting
 		}
 	}
@@ -67,10 +79,14 @@ func (r *run) methods(action Action) progress {
 }
 
 // next issues the act of a method, or orders the reading that tells whether the device belongs to the node.
-func (r *run) next(index int, m Method, action Action) progress {
-	against := action == Off || r.s.Step == Isolation
+func (r *run) next(index int, m Method) progress {
+	against := m.Action == Off || r.s.Step == Isolation
 	if against && !r.mayAct() {
 		return waiting
+	}
+	if m.Action == CleanPods && !r.mayClean() {
+		r.skip(index, m, "the machine is not certainly off; no pod is deleted")
+		return moved
 	}
 	match, known := r.identity(m)
 	switch {
@@ -101,7 +117,7 @@ func (r *run) next(index int, m Method, action Action) progress {
 // identity compares the machine of a method's device with the node, by a reading of this step. It is not known if the
 // device did not answer.
 func (r *run) identity(m Method) (match Match, known bool) {
-	if m.Identity == CheckNone {
+	if m.Identity == CheckNone || m.Action.OnObjects() {
 		return Yes, true
 	}
 	for _, x := range r.in.Readings {
@@ -159,21 +175,25 @@ func (r *run) begin() bool {
 	return true
 }
 
-// isolate runs the isolation methods. Nothing is released by them: the machine must be off.
+// isolate runs the isolation methods. They release nothing but the storage that they are said to, after it is proven:
+// for all else the machine must be off.
 func (r *run) isolate() bool {
 	s := r.s
 	if s.Status == Done {
+		if r.releaseStorage() {
+			return true
+		}
 		if len(s.Plan.PowerManagement) == 0 {
 			return false
 		}
 		return r.awaitPower()
 	}
-	switch r.methods("") {
+	switch r.methods(allMethods) {
 	case moved:
 		return true
 	case ended:
 		r.isolationEnded()
-		r.to(Isolation, Done, "", normal(ReasonIsolated, "the isolation methods have ended; nothing is released by them"))
+		r.to(Isolation, Done, "", normal(ReasonIsolated, "the isolation methods have ended; that proves nothing"))
 		return true
 	}
 	return false
@@ -205,7 +225,7 @@ func (r *run) isolationEnded() {
 // powerOff runs the methods of the level that switch off. When all have ended, whatever they said, the devices are
 // read.
 func (r *run) powerOff() bool {
-	switch r.methods(Off) {
+	switch r.methods(beforeRelease) {
 	case moved:
 		return true
 	case ended:
@@ -262,8 +282,12 @@ func (r *run) giveUp(reason, message string) {
 	s.Phase = ""
 	s.Status = Error
 	s.Since = metav1.NewMicroTime(r.now)
-	r.set(ConditionGaveUp, reason, message+"; nothing is released: switch the machine off and set the annotation "+
-		"evictd.io/confirm-off to the UID of the NodeFence, or repair its devices")
+	remedy := "; nothing is released: switch the machine off and set the annotation evictd.io/confirm-off to the UID of " +
+		"the NodeFence, or repair its devices"
+	if s.Step == Recovery {
+		remedy = "; the quarantine stays: undo the isolation by hand, and then delete the NodeFence"
+	}
+	r.set(ConditionGaveUp, reason, message+remedy)
 }
 
 // again begins the step again.

@@ -25,7 +25,7 @@ type Plan struct {
 //
 // +kubebuilder:object:generate=true
 type Level struct {
-	// Methods are the methods. In PowerManagement each off stands before the first on.
+	// Methods are the methods. In PowerManagement each off stands before all others.
 	// +listType=atomic
 	Methods []Method `json:"methods"`
 }
@@ -36,17 +36,22 @@ type Level struct {
 type Method struct {
 	// Name is the name of the method.
 	Name string `json:"name"`
-	// Agent is the program or the built-in implementation: ipmi.
+	// Agent is the program or the built-in implementation: ipmi, cordon, uncordon or clean-pods.
 	Agent string `json:"agent"`
 	// Action is what the method does.
 	Action Action `json:"action"`
-	// Device identifies device and plug: methods with the same Device switch the same power.
+	// Device identifies device and plug: methods with the same Device switch the same power. It is empty if the method
+	// acts on the cluster's objects.
 	Device string `json:"device"`
 	// MustSuccess says that the step fails with the method.
 	MustSuccess bool `json:"mustSuccess"`
 	// Identity says how the machine is identified: uuid compares the device's UUID with the node's; none does
 	// not.
 	Identity IdentityCheck `json:"identity"`
+	// Releases are CSI drivers and StorageClasses: the storage that the node is cut off from after the method switched
+	// off.
+	// +listType=atomic
+	Releases []string `json:"releases,omitempty"`
 	// Deadline bounds one act.
 	Deadline metav1.Duration `json:"deadline"`
 	// Parameters are those of the agent, without secrets.
@@ -58,14 +63,24 @@ type Method struct {
 
 // Action is what a method does.
 //
-// +kubebuilder:validation:Enum=off;on
+// +kubebuilder:validation:Enum=off;on;cordon;uncordon;clean-pods
 type Action string
 
-// The actions. There is no reboot, cycle or reset: a reboot is off, proof, release, on.
+// The actions of devices. There is no reboot, cycle or reset: a reboot is off, proof, release, on.
 const (
 	Off Action = "off"
 	On  Action = "on"
 )
+
+// The actions on objects of the cluster.
+const (
+	Cordon    Action = "cordon"     // makes the Node unschedulable
+	Uncordon  Action = "uncordon"   // undoes Cordon of the same fence
+	CleanPods Action = "clean-pods" // deletes the pods of a node that was released, without grace
+)
+
+// OnObjects reports whether the action is one on objects of the cluster, and not on a device.
+func (a Action) OnObjects() bool { return a == Cordon || a == Uncordon || a == CleanPods }
 
 // IdentityCheck says how a machine is identified.
 //

@@ -80,7 +80,7 @@ func (r *run) wouldRelease(message string) {
 	l := r.in.Load
 	r.to(PowerManagement, Done, "", normal(ReasonWouldRelease, fmt.Sprintf(
 		"dry run: after the proof that the machine is off, would release %d pods and %d volume attachments; %s",
-		len(l.evicted()), len(l.detached()), message)))
+		len(l.Evicted()), len(l.detached()), message)))
 }
 
 // verify reads the devices once more before the release.

@@ -26,7 +26,7 @@ func TestRandomFences(t *testing.T) {
 		ends[w] = map[string]int{}
 		wg.Go(func() {
 			for seed := w; seed < runs && !t.Failed(); seed += workers {
-				ends[w][randomFence(t, seed)]++
+				ends[w][randomFence(t, seed, ends[w])]++
 			}
 		})
 	}
@@ -38,15 +38,15 @@ func TestRandomFences(t *testing.T) {
 		}
 	}
 	t.Logf("ends: %v", total)
-	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held"} {
+	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced"} {
 		if total[end] == 0 {
 			t.Errorf("no run ended as %q: %v", end, total)
 		}
 	}
 }
 
-// randomFence runs one fence and returns how it ended.
-func randomFence(t *testing.T, seed uint64) string {
+// randomFence runs one fence and returns how it ended. It counts what happened in ends.
+func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	chance := func(percent int) bool { return rnd.IntN(100) < percent }
 	s := newSimulation(t, randomPlan(rnd))
@@ -54,14 +54,16 @@ func randomFence(t *testing.T, seed uint64) string {
 	s.dryRun = chance(5)
 	s.until = 90 * time.Minute
 	s.devices = map[string]*fakeDevice{}
-	for _, name := range []string{"bmc", "plug1", "plug2", "switch"} {
+	for _, name := range []string{"bmc", "plug1", "plug2", "switch", "switch2"} {
 		s.devices[name] = randomDevice(rnd)
 	}
+	s.load.Pods[0].Volumes, s.load.Attachments[0].Volume = []Volume{{Driver: san}}, Volume{Driver: san}
+	s.load.Attachments[0].Pods = []string{s.load.Pods[0].UID}
 	if chance(20) {
 		s.bootTime = never
 	}
 	randomEvents(s, rnd)
-	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}}
+	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}}
 	s.check = v.check
 	last := time.Duration(0)
 	for at := range s.script {
@@ -72,7 +74,14 @@ func randomFence(t *testing.T, seed uint64) string {
 	}
 	s.done = func() bool { return s.at > last+2*time.Minute && v.class() != "" }
 	s.run()
-	return v.end()
+	end := v.end()
+	if v.volumes > 0 {
+		ends["released storage"]++
+	}
+	if v.unfenced > 0 {
+		ends["unfenced"]++
+	}
+	return end
 }
 
 func randomPlan(rnd *rand.Rand) Plan {
@@ -89,11 +98,38 @@ func randomPlan(rnd *rand.Rand) Plan {
 	case 5:
 		p = powerPlan(level(on, "bmc", "plug1"))
 	}
+	if rnd.IntN(5) < 2 {
+		randomIsolation(&p, rnd)
+	}
 	if rnd.IntN(5) == 0 {
-		p.Isolation = []Level{noIdentity(level(false, "switch"))}
-		p.Recovery = []Level{{Methods: []Method{{Name: "switch-on", Device: "switch", Action: On, Identity: CheckNone, MustSuccess: true}}}}
+		l := &p.PowerManagement[0]
+		at := slices.IndexFunc(l.Methods, func(m Method) bool { return m.Action == On })
+		if at < 0 {
+			at = len(l.Methods)
+		}
+		l.Methods = slices.Insert(l.Methods, at, Method{Name: "clean", Action: CleanPods})
 	}
 	return p
+}
+
+// randomIsolation adds Isolation, mostly of storage, and Recovery.
+func randomIsolation(p *Plan, rnd *rand.Rand) {
+	on := func(device string) Method {
+		return Method{Name: device + "-on", Device: device, Action: On, Identity: CheckNone, MustSuccess: rnd.IntN(4) > 0}
+	}
+	one, two := noIdentity(level(false, "switch")), noIdentity(level(false, "switch", "switch2"))
+	two.Methods[1].MustSuccess = rnd.IntN(2) == 0
+	p.Isolation = [][]Level{{one}, {two}, {one, two}}[rnd.IntN(3)]
+	for _, l := range p.Isolation {
+		if rnd.IntN(4) > 0 {
+			l.Methods[0].Releases = []string{san}
+		}
+	}
+	p.Recovery = []Level{{Methods: []Method{on("switch"), on("switch2")}}}
+	if rnd.IntN(2) == 0 {
+		p.Isolation[0].Methods = append([]Method{{Name: "cordon", Action: Cordon}}, p.Isolation[0].Methods...)
+		p.Recovery[0].Methods = append(p.Recovery[0].Methods, Method{Name: "uncordon", Action: Uncordon})
+	}
 }
 
 func randomDevice(rnd *rand.Rand) *fakeDevice {
@@ -134,7 +170,7 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 		func(s *simulation) { s.load.AttachmentsKnown = !s.load.AttachmentsKnown },
 		func(s *simulation) { s.load.PodsKnown = !s.load.PodsKnown },
 	}
-	for _, name := range []string{"bmc", "plug1", "plug2"} {
+	for _, name := range []string{"bmc", "plug1", "plug2", "switch", "switch2"} {
 		events = append(events,
 			func(s *simulation) { s.devices[name].on = true },
 			func(s *simulation) { s.devices[name].on = false },
@@ -155,7 +191,12 @@ type verifier struct {
 	busy    time.Time // until then an act may be executed
 	lastEnd time.Time // of an act
 	lastOn  time.Time // end of the last reading on
-	tainted bool
+	// portOn is when each device of Isolation was read on last.
+	portOn map[string]time.Time
+	// volumes counts the steps that released pods of storage, and unfenced the acts of Recovery after such.
+	volumes, unfenced int
+	switchedOn        bool // by an act
+	tainted           bool
 	// confirmed says that the annotation had the fence's UID.
 	confirmed bool
 }
@@ -169,6 +210,10 @@ func (v *verifier) check(in Inputs, o Orders) {
 	devices := state.powerDevices()
 	on := v.observe(in, devices)
 	release := o.Taints.OutOfService || len(o.Delete) > 0
+	if !o.Taints.OutOfService && len(o.Delete)+len(o.Detach) > 0 {
+		release = false
+		v.checkStorage(in, o, now)
+	}
 	// A reading that ended before the proof began is a late one.
 	if v.tainted && on && release && (state.Proof == nil || v.lastOn.After(state.Proof.begun())) {
 		v.fail("released further although a device reads on")
@@ -186,10 +231,16 @@ func (v *verifier) check(in Inputs, o Orders) {
 	if state.FinishedAt.IsZero() && !state.DryRun && !o.Taints.Quarantine {
 		v.fail("no quarantine")
 	}
-	if len(state.History) > maxHistory || len(state.Readings) > 3*len(devices) {
+	v.checkSize(devices)
+	v.repeat(now)
+}
+
+func (v *verifier) checkSize(devices []string) {
+	state := &v.s.state
+	if len(state.History) > maxHistory || len(state.Readings) > 3*len(devices) ||
+		state.Storage != nil && len(state.Storage.Readings) > 4 {
 		v.fail("state is not bounded")
 	}
-	v.repeat(now)
 }
 
 // observe notes the readings of a step, and reports whether a power device reads on.
@@ -198,6 +249,11 @@ func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 		if v.acts[x.Intent] {
 			v.busy = time.Time{}
 			v.lastEnd = x.Ended.Time
+		}
+	}
+	for _, x := range in.Readings {
+		if strings.HasPrefix(x.Device, "switch") && x.Power == PowerOn && x.Ended.After(v.portOn[x.Device]) {
+			v.portOn[x.Device] = x.Ended.Time
 		}
 	}
 	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
@@ -212,6 +268,51 @@ func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 	return on
 }
 
+// checkStorage checks that pods are released only while each port of the level is off, and only those of the storage.
+func (v *verifier) checkStorage(in Inputs, o Orders, now time.Time) {
+	s := &v.s.state
+	v.volumes++
+	if s.Step != Isolation || s.Status != Done || s.DryRun || !s.storageReleased() || s.Storage.Proven.IsZero() {
+		v.fail("released storage in %s %s, %+v", s.Step, s.Status, s.Storage)
+	}
+	if in.Node.Ready == ReadyTrue || !in.Node.Found || in.Node.UID != s.Target.UID || !in.Gate.Open || !stale(in.Lease, s.Plan.Timings, now) {
+		v.fail("released storage of a node that is %+v, Lease %+v, gate %+v", in.Node, in.Lease, in.Gate)
+	}
+	devices, _ := s.isolated()
+	if len(devices) == 0 {
+		v.fail("released storage without a device")
+	}
+	for _, d := range devices {
+		v.checkPort(d, now)
+	}
+	onlyOf := func(uid string) bool { return uid == "p1" || uid == "v1" }
+	for _, p := range o.Delete {
+		if !onlyOf(p.UID) {
+			v.fail("released pod %+v", p)
+		}
+	}
+	for _, a := range o.Detach {
+		if !onlyOf(a.UID) || len(a.Pods) > 0 {
+			v.fail("released attachment %+v", a)
+		}
+	}
+}
+
+// checkPort checks that a port was read off twice since the last act and since it was read on, and just now.
+func (v *verifier) checkPort(device string, now time.Time) {
+	s := &v.s.state
+	var off []Reading
+	for _, x := range s.Storage.Readings {
+		if x.Device == device && x.Power == PowerOff && x.Started.After(v.lastEnd) && x.Started.After(v.portOn[device]) {
+			off = append(off, x)
+		}
+	}
+	if len(off) != 2 || off[1].Started.Sub(off[0].Ended.Time) < s.Plan.Timings.ProofInterval.Duration ||
+		now.Sub(off[1].Started.Time) > s.Plan.Timings.ProofTimeout.Duration {
+		v.fail("released storage with the readings %+v of %s, read on at %v, last act at %v", off, device, v.portOn[device], v.lastEnd)
+	}
+}
+
 // repeat delivers outcomes and readings a second time, and saves the state, at random.
 func (v *verifier) repeat(now time.Time) {
 	if v.rnd.IntN(1000) == 0 {
@@ -221,6 +322,9 @@ func (v *verifier) repeat(now time.Time) {
 		last := v.s.state.Acts[n-1].Outcome
 		last.Kind = []OutcomeKind{Succeeded, Failed, Unknown, Refused}[v.rnd.IntN(4)]
 		v.s.outcomes = append(v.s.outcomes, last)
+	}
+	if f := v.s.state.Storage; f != nil && len(f.Readings) > 0 && v.rnd.IntN(10) == 0 {
+		v.s.readings = append(v.s.readings, f.Readings[v.rnd.IntN(len(f.Readings))])
 	}
 	if n := len(v.s.state.Readings); n > 0 && v.rnd.IntN(10) == 0 {
 		x := v.s.state.Readings[v.rnd.IntN(n)]
@@ -283,8 +387,23 @@ func (v *verifier) checkAct(i *Intent, now time.Time) {
 	case i.Action == On && s.Step == PowerManagement && s.Phase != Released:
 		v.fail("on before the release")
 	}
+	v.checkAfterRelease(i)
 	v.acts[i.ID] = true
 	v.busy = i.Deadline.Time
+}
+
+// checkAfterRelease checks the acts that must not come too early.
+func (v *verifier) checkAfterRelease(i *Intent) {
+	s := &v.s.state
+	switch {
+	case i.Action == CleanPods && (s.Phase != Released || s.Proof == nil || v.s.node.Ready == ReadyTrue || v.switchedOn):
+		v.fail("clean-pods in phase %q, proof %+v, of a node that is %s, on sent: %t", s.Phase, s.Proof, v.s.node.Ready, v.switchedOn)
+	case s.Step == Recovery && s.storageReleased():
+		if v.unfenced++; v.s.node.BootID == s.Target.BootID {
+			v.fail("unfenced with the boot ID %q", v.s.node.BootID)
+		}
+	}
+	v.switchedOn = v.switchedOn || i.Action == On
 }
 
 // class returns how the fence ended; empty if it goes on.

@@ -14,7 +14,7 @@ func (p *Plan) devices(action Action, last int) []string {
 	var devices []string
 	for i, l := range p.PowerManagement {
 		for _, m := range l.Methods {
-			if i <= last && (action == "" || m.Action == action) && !slices.Contains(devices, m.Device) {
+			if i <= last && m.Device != "" && (action == "" || m.Action == action) && !slices.Contains(devices, m.Device) {
 				devices = append(devices, m.Device)
 			}
 		}
@@ -149,20 +149,26 @@ func (s *State) drop(device string, powers ...Power) {
 }
 
 // last returns the newest reading of a device, nil if there is none.
-func (s *State) last(device string) *Reading {
-	for i := len(s.Readings) - 1; i >= 0; i-- {
-		if s.Readings[i].Device == device {
-			return &s.Readings[i]
+func (s *State) last(device string) *Reading { return lastOf(s.Readings, device) }
+
+// first returns the oldest reading off of a device, nil if there is none.
+func (s *State) first(device string) *Reading { return firstOff(s.Readings, device) }
+
+// lastOf returns the newest reading of a device in a list, nil if there is none.
+func lastOf(list []Reading, device string) *Reading {
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].Device == device {
+			return &list[i]
 		}
 	}
 	return nil
 }
 
-// first returns the oldest reading off of a device, nil if there is none.
-func (s *State) first(device string) *Reading {
-	for i := range s.Readings {
-		if s.Readings[i].Device == device && s.Readings[i].Power == PowerOff {
-			return &s.Readings[i]
+// firstOff returns the oldest reading off of a device in a list, nil if there is none.
+func firstOff(list []Reading, device string) *Reading {
+	for i := range list {
+		if list[i].Device == device && list[i].Power == PowerOff {
+			return &list[i]
 		}
 	}
 	return nil
@@ -186,15 +192,20 @@ func (s *State) away(device string) bool {
 	return false
 }
 
-// read orders a reading of each device that has none after the time, and of each whose last one is as old as the
+// read orders a reading of each power device that has none after the time, and of each whose last one is as old as the
 // interval.
 func (r *run) read(devices []string, after time.Time, interval time.Duration) {
+	r.readFrom(r.s.Readings, devices, after, interval)
+}
+
+// readFrom orders readings as read does, of devices whose last readings are in a list.
+func (r *run) readFrom(list []Reading, devices []string, after time.Time, interval time.Duration) {
 	if !r.now.After(after) {
 		r.wake(after.Add(minWake))
 		return
 	}
 	for _, d := range devices {
-		last := r.s.last(d)
+		last := lastOf(list, d)
 		if last != nil && last.Started.After(after) {
 			if due := last.Ended.Add(interval); r.now.Before(due) {
 				r.wake(due)

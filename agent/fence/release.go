@@ -11,9 +11,9 @@ import (
 // maxNamed bounds the objects that a message names.
 const maxNamed = 5
 
-// evicted returns the pods that the release waits for: those that the taint evicts, without those of a DaemonSet and
+// Evicted returns the pods that the release waits for: those that the taint evicts, without those of a DaemonSet and
 // without the mirror objects of static pods.
-func (l Load) evicted() []Pod {
+func (l Load) Evicted() []Pod {
 	var pods []Pod
 	for _, p := range l.Pods {
 		if !p.Tolerates && !p.DaemonSet && !p.Mirror {
@@ -37,7 +37,7 @@ func (l Load) detached() []Attachment {
 // release deletes pods until those that the taint evicts, and their volumes, are gone. The devices are read on.
 func (r *run) release() bool {
 	s, t, l := r.s, r.timings(), r.in.Load
-	pods, attachments := l.evicted(), l.detached()
+	pods, attachments := l.Evicted(), l.detached()
 	tainted := r.in.Node.OutOfService
 	if tainted && l.PodsKnown && l.AttachmentsKnown && len(pods) == 0 && len(attachments) == 0 {
 		r.clear(ConditionReleaseStuck)
@@ -57,8 +57,8 @@ func (r *run) release() bool {
 	return false
 }
 
-// left names what a release waits for.
-func left(l Load, pods []Pod, attachments []Attachment) string {
+// named lists pods and VolumeAttachments.
+func named(pods []Pod, attachments []Attachment) string {
 	var names []string
 	for _, p := range pods {
 		names = append(names, "pod "+p.Namespace+"/"+p.Name)
@@ -71,8 +71,13 @@ func left(l Load, pods []Pod, attachments []Attachment) string {
 	if n := len(names) - maxNamed; n > 0 {
 		names, more = names[:maxNamed], fmt.Sprintf(" and %d more", n)
 	}
-	message := "not gone yet: " + strings.Join(names, ", ") + more
-	if len(names) == 0 {
+	return strings.Join(names, ", ") + more
+}
+
+// left names what a release waits for.
+func left(l Load, pods []Pod, attachments []Attachment) string {
+	message := "not gone yet: " + named(pods, attachments)
+	if len(pods)+len(attachments) == 0 {
 		message = "the out-of-service taint is not set yet"
 	}
 	if !l.PodsKnown || !l.AttachmentsKnown {
@@ -115,26 +120,42 @@ func (r *run) switchOn() bool {
 	if s.OnRepeats == 0 {
 		s.Deadline = metav1.NewMicroTime(r.now.Add(r.timings().ReturnTimeout.Duration))
 	}
-	if len(r.onDevices()) == 0 {
-		s.Result = Fenced
-		r.to(PowerManagement, Done, Released, normal(ReasonFenced, "the plan does not switch the machine on"))
-		return true
-	}
-	if r.in.Node.Ready == ReadyTrue || !r.leaseAsProven() && r.in.Lease.Known {
+	switchesOn := len(r.onDevices()) > 0
+	if switchesOn && (r.in.Node.Ready == ReadyTrue || !r.leaseAsProven() && r.in.Lease.Known) {
 		r.to(PowerManagement, Done, Released, normal(ReasonSwitchedOn, "the machine runs already: the Lease of the node was renewed"))
 		return true
 	}
-	switch r.methods(On) {
+	switch r.methods(afterRelease) {
 	case waiting:
 		return false
 	case ended:
-		if r.offAfterOn(1) {
+		switch {
+		case !switchesOn:
+			s.Result = Fenced
+			r.to(PowerManagement, Done, Released, normal(ReasonFenced, "the plan does not switch the machine on"))
+			return true
+		case r.offAfterOn(1):
 			r.repeatOn()
 			return true
 		}
 		r.to(PowerManagement, Done, Released, normal(ReasonSwitchedOn, "the methods that switch on have ended ("+s.powers()+")"))
 	}
 	return true
+}
+
+// mayClean reports whether the pods that are still bound to the node may be deleted: it was released, nothing was
+// switched on since, and neither a device nor the node shows that the machine runs.
+func (r *run) mayClean() bool {
+	s := r.s
+	if s.Step != PowerManagement || s.Phase != Released || s.Proof == nil || s.DryRun || s.OnRepeats > 0 {
+		return false
+	}
+	on := func(a Act) bool { return a.Step == PowerManagement && a.Action == On }
+	isOn := func(x Reading) bool { return x.Power == PowerOn }
+	if slices.ContainsFunc(s.Acts, on) || slices.ContainsFunc(s.Readings, isOn) {
+		return false
+	}
+	return Suspect(r.in.Node, r.in.Lease, r.timings(), r.now) && r.leaseAsProven() && r.in.Gate.Open
 }
 
 // onDevices returns the devices of the level in use that are switched on.

@@ -39,8 +39,12 @@ func (r *run) nodeAlive() bool {
 			r.stop("the node is Ready after it was proven off, with the boot ID that it had before")
 		}
 		return false
+	case r.rebootNeeded():
+		return r.awaitReboot()
 	case voided:
 		return r.recoverAt(latest(s.HealthySince.Add(r.timings().HealthyDelay.Duration), s.LateUntil.Time))
+	case s.Step == Isolation && s.Status == Done && s.storageReleased():
+		return r.recoverAt(s.HealthySince.Add(r.timings().HealthyDelay.Duration))
 	case s.Step == Isolation && s.Status == Done:
 		return r.recoverAt(r.now)
 	}
@@ -89,7 +93,7 @@ func (r *run) recoverAt(t time.Time) bool {
 		r.wake(t)
 		return false
 	}
-	s.Retries, s.Level, s.Acts = 0, 0, nil
+	s.Retries, s.Level, s.Acts, s.Resumed = 0, 0, nil, false
 	s.Deadline, s.NextAttempt = metav1.MicroTime{}, metav1.MicroTime{}
 	r.clear(ConditionNodeDidNotReturn, ConditionGaveUp, ConditionVerificationFailed, ConditionProofLost, ConditionStormHold,
 		ConditionWaiting)
@@ -100,6 +104,9 @@ func (r *run) recoverAt(t time.Time) bool {
 // recover runs the methods of Recovery, and then ends the fence.
 func (r *run) recover() bool {
 	s := r.s
+	if r.rebootNeeded() {
+		return r.awaitReboot()
+	}
 	switch s.Status {
 	case New:
 		if len(s.Plan.Recovery) == 0 {
@@ -114,7 +121,7 @@ func (r *run) recover() bool {
 		r.to(Recovery, Running, s.Phase, normal(ReasonAttemptStarted, fmt.Sprintf("attempt %d of %s", s.Attempt, s.Step)))
 		return true
 	case Running:
-		switch r.methods("") {
+		switch r.methods(allMethods) {
 		case moved:
 			return true
 		case ended:

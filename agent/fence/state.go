@@ -100,6 +100,8 @@ type Detail struct {
 	Readings []Reading `json:"readings,omitempty"`
 	// Proof is why the machine is known to be off.
 	Proof *Proof `json:"proof,omitempty"`
+	// Storage is what is known of the storage that Isolation cuts the node off from.
+	Storage *StorageFence `json:"storage,omitempty"`
 	// ConfirmOff is the value of the annotation evictd.io/confirm-off that was dealt with: each value counts once.
 	ConfirmOff string `json:"confirmOff,omitempty"`
 	// Untainted is when the Node was first seen without the out-of-service taint after the release.
@@ -267,6 +269,22 @@ type Proof struct {
 	LeaseRenewed metav1.MicroTime `json:"leaseRenewed,omitzero"`
 	// At is when it was proven.
 	At metav1.MicroTime `json:"at"`
+}
+
+// StorageFence is what is known of the storage that a node was cut off from.
+//
+// +kubebuilder:object:generate=true
+type StorageFence struct {
+	// Readings are of each device the first and the last reading off, or the last one if that is not off.
+	// +listType=atomic
+	Readings []Reading `json:"readings,omitempty"`
+	// On is when a device was read on last.
+	On metav1.MicroTime `json:"on,omitzero"`
+	// Proven is when the readings proved that the node is cut off, zero while they do not.
+	Proven metav1.MicroTime `json:"proven,omitzero"`
+	// Released is when the first pods were released for it. From then on the isolation may be undone only after the
+	// machine has booted again.
+	Released metav1.MicroTime `json:"released,omitzero"`
 }
 
 // ProofKind is the kind of a proof.

@@ -26,6 +26,8 @@ type run struct {
 	proven bool
 	// back are devices that answer and did not before.
 	back []string
+	// storageOn is a device of Isolation that reads on, empty if none does.
+	storageOn string
 }
 
 // Step returns the state after the inputs, and the orders that follow. The controller saves the state before it
@@ -46,6 +48,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	r.proven = s.Proof != nil
 	r.takeOutcomes()
 	r.takeReadings()
+	r.takeStorageReadings()
 	for range maxChanges {
 		if !r.advance() {
 			break
@@ -64,6 +67,11 @@ func (s State) clone() State {
 	s.Acts, s.History = slices.Clip(s.Acts), slices.Clip(s.History)
 	s.Readings = slices.Clone(s.Readings)
 	s.Conditions = slices.Clone(s.Conditions)
+	if s.Storage != nil {
+		f := *s.Storage
+		f.Readings = slices.Clone(f.Readings)
+		s.Storage = &f
+	}
 	return s
 }
 
@@ -201,6 +209,9 @@ func (r *run) finish() Orders {
 	s := r.s
 	if len(s.Readings) == 0 {
 		s.Readings = nil // as it is after JSON: the controller saves a state that differs
+	}
+	if f := s.Storage; f != nil && len(f.Readings) == 0 {
+		f.Readings = nil
 	}
 	if !s.FinishedAt.IsZero() {
 		r.orders.Wake = time.Time{}

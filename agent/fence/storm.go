@@ -108,12 +108,12 @@ func concurrentFences(c census, p Policy) (reason, message string) {
 }
 
 // Acting reports whether the fence counts in MaxConcurrent: from its first attempt to the end of the release, unless it
-// gave up or its release is stuck.
+// gave up, its release is stuck, or it waits for a person to reboot the node.
 func (s *State) Acting() bool {
 	if !s.FinishedAt.IsZero() || s.DryRun || s.Attempt == 0 || s.Step == Recovery || s.Phase == Released {
 		return false
 	}
-	return !s.is(ConditionGaveUp) && !s.is(ConditionReleaseStuck) && !s.is(ConditionVerificationFailed)
+	return !s.is(ConditionGaveUp) && !s.is(ConditionReleaseStuck) && !s.is(ConditionVerificationFailed) && !s.awaitsReboot()
 }
 
 // Covers reports whether the policy fences a node with this load. What is not known does not count, as if it were

@@ -18,9 +18,10 @@ var clusterRights = []string{
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
 	"nodes get", "nodes list", "nodes patch", "nodes watch",
+	"persistentvolumeclaims get",
 	"persistentvolumes get",
 	"pods delete", "pods list",
-	"storage.k8s.io/volumeattachments list",
+	"storage.k8s.io/volumeattachments delete", "storage.k8s.io/volumeattachments list",
 }
 
 // controllerRights are the other rights of the account, by namespace.
@@ -81,7 +82,8 @@ func TestController(t *testing.T) {
 		{"", "PATCH", "/api/v1/namespaces/evictd/configmaps/cluster-fence-config", "{}", http.StatusForbidden},
 		{"", "DELETE", "/api/v1/nodes/n1", "", http.StatusForbidden},
 		{"", "PATCH", "/api/v1/nodes/n1/status", "{}", http.StatusForbidden},
-		{"", "DELETE", "/apis/storage.k8s.io/v1/volumeattachments/a", "", http.StatusForbidden},
+		{"", "DELETE", "/apis/storage.k8s.io/v1/volumeattachments/a", "", http.StatusNotFound},
+		{"", "DELETE", "/api/v1/namespaces/default/persistentvolumeclaims/a", "", http.StatusForbidden},
 		{"", "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1", "{}", http.StatusForbidden},
 	} {
 		if got, answer := r.as(token, q.method, q.path, q.body); got != q.want {

@@ -15,6 +15,8 @@ import (
 type agent struct {
 	// steps are the steps whose lists may have the agent.
 	steps []fence.StepName
+	// action is the only action of the agent, empty if its methods name theirs.
+	action fence.Action
 	// parameters are those of the agent. A parameter that is not here is a mistake.
 	parameters []parameter
 	// device returns the identity of device and plug from normal values, empty if one of them is missing.
@@ -66,7 +68,10 @@ var agents = map[string]*agent{
 			return "ipmi://" + net.JoinHostPort(v["ip"], v["ipport"])
 		},
 	},
-	"redfish": redfish,
+	"redfish":    redfish,
+	"cordon":     builtIn(fence.Cordon, fence.Isolation),
+	"uncordon":   builtIn(fence.Uncordon, fence.Recovery),
+	"clean-pods": builtIn(fence.CleanPods, fence.PowerManagement),
 }
 
 // ipmiUsername checks the name of a user of a BMC: IPMI 2.0, section 22.28, has 16 bytes for it.
@@ -78,7 +83,7 @@ func ipmiUsername(value string) (string, error) {
 }
 
 // planned are agents of the proposal that this release cannot execute.
-var planned = []string{"cordon", "uncordon", "clean-pods", "watchdog"}
+var planned = []string{"watchdog"}
 
 var scriptName = regexp.MustCompile(`^fence_[a-z0-9_]+$`)
 

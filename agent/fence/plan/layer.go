@@ -12,6 +12,7 @@ var settings = []field{
 	{name: "must_success", misspelt: []string{"must_sucess"}},
 	{name: "identity"},
 	{name: "timeout", aliases: []string{"deadline"}},
+	{name: "releases"},
 }
 
 // The limits of the time for one act.
@@ -77,6 +78,7 @@ func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 		l.sources = append(l.sources, configMapSource+d.name)
 	}
 	p.secretKeys(l, a)
+	l.checkBuiltIn(a)
 	return l
 }
 
@@ -94,6 +96,10 @@ func (l *layer) checkSetting(name string, v property) {
 	case "timeout":
 		if d, err := parseDuration(v.value); err != nil || d < minDeadline || d > maxDeadline {
 			l.doc.fail(v.line, v.key, "is "+show(v.value), fmt.Sprintf("write a duration from %s to %s", minDeadline, maxDeadline))
+		}
+	case "releases":
+		if _, err := parseReleases(v.value); err != nil {
+			l.doc.fail(v.line, v.key, err.Error(), "write names of CSI drivers or StorageClasses, with blanks between them")
 		}
 	}
 }

@@ -100,7 +100,11 @@ func (p *parser) method(name string) *method {
 		p.checkUnknown(d)
 		return m
 	}
-	m.layer = p.layer(d, m.template.agent, field{name: "template"}, field{name: "action"})
+	own := []field{{name: "template"}, {name: "action"}}
+	if fixed := m.template.agent.action; fixed != "" {
+		m.action, own = fixed, own[:1]
+	}
+	m.layer = p.layer(d, m.template.agent, own...)
 	m.merge()
 	m.checkFenceAgent()
 	return m
@@ -179,16 +183,22 @@ func (m *method) setting(name string) string {
 	return cmp.Or(m.layer.values[name].value, m.template.layer.values[name].value)
 }
 
-// plan returns a valid method as a part of a plan.
-func (m *method) plan(name string, action fence.Action) fence.Method {
+// plan returns a valid method as a part of a step of a plan.
+func (m *method) plan(name string, action fence.Action, step fence.StepName) fence.Method {
 	out := fence.Method{
 		Name: name, Agent: m.template.name, Action: action, Device: m.device(),
 		// That a machine does not come on again does not undo its fence.
-		MustSuccess: action == fence.Off,
+		MustSuccess: action == fence.Off || step != fence.PowerManagement,
 		Identity:    fence.CheckUUID,
 		Deadline:    metav1.Duration{Duration: defaultDeadline},
 		Parameters:  maps.Clone(m.parameters),
 		Secrets:     slices.Concat(m.template.layer.sources, m.layer.sources),
+	}
+	if action.OnObjects() {
+		out.Identity = fence.CheckNone
+	}
+	if text := m.setting("releases"); text != "" && action == fence.Off {
+		out.Releases, _ = parseReleases(text)
 	}
 	if text := m.setting("must_success"); text != "" {
 		out.MustSuccess, _ = parseSwitch(text)

@@ -173,8 +173,13 @@ func (n *node) checkOrder(l list, methods []fence.Method) {
 	case !slices.ContainsFunc(methods, off):
 		n.doc.fail(l.line, l.key, "has no method with action=off: nothing could prove that the machine is off", "name one, before those with action=on")
 	case on >= 0 && slices.ContainsFunc(methods[on:], off):
-		n.doc.fail(l.line, l.key, fmt.Sprintf("has the method %s with action=on before one with action=off", show(methods[on].Name)),
-			"name all methods with action=off first: nothing is switched on before it is proven that the machine is off")
+		n.doc.fail(l.line, l.key, fmt.Sprintf("has the method %s with action=%s before one with action=off", show(methods[on].Name), methods[on].Action),
+			"name all methods with action=off first: nothing is switched on, and no pod is deleted, before it is proven that the machine is off")
+	}
+	switchesOn := slices.IndexFunc(methods, func(m fence.Method) bool { return m.Action == fence.On })
+	if switchesOn >= 0 && slices.ContainsFunc(methods[switchesOn:], func(m fence.Method) bool { return m.Action == fence.CleanPods }) {
+		n.doc.fail(l.line, l.key, fmt.Sprintf("has a method of clean-pods after %s, which switches on", show(methods[switchesOn].Name)),
+			"name it before: no pod of a machine that may run is deleted")
 	}
 }
 
@@ -210,7 +215,10 @@ func (n *node) method(p *parser, l list, name string) (fence.Method, bool) {
 			"its steps: "+strings.Join(stepNames(m.template.agent.steps), ", "))
 		return fence.Method{}, false
 	}
-	return m.plan(name, action), true
+	planned := m.plan(name, action, l.step)
+	_, releases := m.layer.values["releases"]
+	n.checkStep(l, planned, releases || len(planned.Releases) > 0)
+	return planned, true
 }
 
 func stepNames(steps []fence.StepName) []string {
@@ -230,6 +238,7 @@ func (m *method) actionOf(name string) fence.Action {
 	for _, action := range []fence.Action{fence.Off, fence.On} {
 		switch {
 		case !strings.HasSuffix(name, "-"+string(action)):
+		case m.action.OnObjects():
 		case m.action != "" && m.action != action:
 			m.doc.warn(v.line, v.key, fmt.Sprintf("is %s, but the name of the method ends in -%s", m.action, action), "correct the one or the other")
 		case !written:
@@ -237,7 +246,7 @@ func (m *method) actionOf(name string) fence.Action {
 			return action
 		}
 	}
-	if written {
+	if written || m.action.OnObjects() {
 		return m.action
 	}
 	m.doc.fail(0, "action", "is missing", "write action=off or action=on")

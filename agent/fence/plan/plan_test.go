@@ -254,7 +254,7 @@ fence-method-reset-host1: action: is missing; write action=off or action=on`},
 		{"action of another name", files{"fence-method-bmc-on-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off"}, "host1",
 			"warning: fence-method-bmc-on-host1 line 3: action: is off, but the name of the method ends in -on; correct the one or the other"},
 		{"on before off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-on bmc-off"}, "",
-			`fence-config-host1 line 2: power_management: has the method "bmc-on" with action=on before one with action=off; name all methods with action=off first: nothing is switched on before it is proven that the machine is off`},
+			`fence-config-host1 line 2: power_management: has the method "bmc-on" with action=on before one with action=off; name all methods with action=off first: nothing is switched on, and no pod is deleted, before it is proven that the machine is off`},
 		{"no off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off\npower_management.2=bmc-on"}, "",
 			"fence-config-host1 line 3: power_management.2: has no method with action=off: nothing could prove that the machine is off; name one, before those with action=on"},
 		{"no power", files{"fence-config-host1": "node_name=host1\nisolation=\npower_management.3=bmc-off bmc-off\npower_management.1=bmc-on"}, "", `
@@ -274,17 +274,17 @@ fence-config-host1 line 2: power_management: has "template", which can't be the 
 fence-config-host1 line 2: power_management: has "template-a", which can't be the name of a method; use
 fence-config-host1 line 2: power_management: has a value that is not shown because it may contain a password, which can't be the name of a method; use`},
 		{"agents", files{"fence-method-template-bmc": "agent_name=fence_apc\npasswd_script=/bin/x\nsnmp-priv-passwd=hunter2", "secret:fence-method-template-bmc": "-"}, "", `
-fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: ipmi, redfish
+fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: clean-pods, cordon, ipmi, redfish, uncordon
 fence-method-template-bmc line 2: passwd_script: would run a program; move the password to a Secret named fence-method-template-bmc
 fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passwords; move it to`},
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
-			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: ipmi, redfish`},
+			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: clean-pods, cordon, ipmi, redfish, uncordon`},
 		{"parameters", files{"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1:623\nipaddr=10.0.0.1\nipport=0\naction=off\nlanplus=1\n" +
 			"timeout=0\nidentity=guid\nmust_success=maybe\nusername=a-name-of-18-bytes"}, "", `
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value
 fence-method-bmc-off-host1 line 3: ipaddr: is the same as ip in line 2; remove one of the lines
 fence-method-bmc-off-host1 line 4: ipport: is not a port from 1 to 65535; correct the value
-fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, timeout, ip, ipport, username, password
+fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, timeout, releases, ip, ipport, username, password
 fence-method-bmc-off-host1 line 7: timeout: is "0"; write a duration from 1s to 10m0s
 fence-method-bmc-off-host1 line 8: identity: is "guid"; write uuid, which compares the device's UUID with the node's, or none, which does not
 fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no
