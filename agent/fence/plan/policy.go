@@ -14,6 +14,8 @@ const (
 	// shortGrace is the duration of a node's Lease: with a shorter grace, a few lost requests of a kubelet fence a
 	// node.
 	shortGrace = 40 * time.Second
+	// renewInterval is the time in which a kubelet renews its Lease.
+	renewInterval = 10 * time.Second
 )
 
 // policyField is a key of cluster-fence-config.
@@ -152,7 +154,12 @@ func (p *parser) policy() (fence.Policy, time.Duration) {
 		d.fail(values["total_timeout"].line, "total_timeout", fmt.Sprintf("is %s, which is too short for one attempt", t.TotalTimeout.Duration),
 			fmt.Sprintf("write a duration above proof_timeout, which is %s", t.ProofTimeout.Duration))
 	}
-	if t.Grace.Duration < shortGrace {
+	switch {
+	case t.Grace.Duration/2 <= renewInterval:
+		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: kubelets renew their Leases each %s, and a Lease older than half of grace "+
+			"counts as that of an unhealthy node: most of the time no node is fenced", t.Grace.Duration, renewInterval),
+			fmt.Sprintf("write at least %s", shortGrace))
+	case t.Grace.Duration < shortGrace:
 		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: a node that misses a few renewals of its Lease is fenced", t.Grace.Duration),
 			fmt.Sprintf("write at least %s", shortGrace))
 	}
