@@ -164,6 +164,9 @@ func TestStorm(t *testing.T) {
 		{"n/a 3*n/b 2*r/b", percentage(100), "ZoneNotReady: 0 of 1 nodes of zone a are Ready, and no other zone is healthy: " +
 			"the fault may be the controller's own"},
 		{"3*n/a n/b r/b", percentage(100), ""},
+		{"n/a n/b 3*n/c 2*r/c", percentage(100), "ZoneNotReady: 0 of 1 nodes of zone a are Ready, and no other zone is healthy: " +
+			"the fault may be the controller's own"},
+		{"nx r", defaults, ""}, // the target counts in any case
 		{"n/a r/b r/c", defaults, ""},
 		{"n/a r/b", defaults, ""},
 		// More than two not Ready, and at least 55 %.
@@ -219,6 +222,7 @@ func TestStorm(t *testing.T) {
 		{"n r", func(p *Policy) { p.Rate = 0 }, "Rate: rate is 0s and burst 2, with which no fence begins"},
 		{"n r", func(p *Policy) { p.Burst = 0 }, "Rate: rate is 5m0s and burst 0, with which no fence begins"},
 		{"na r", func(p *Policy) { p.Burst = 0 }, ""},
+		{"nd r", func(p *Policy) { p.Burst = 0 }, "Rate: rate is 5m0s and burst 0, with which no fence begins"},
 	} {
 		p := DefaultPolicy()
 		c.policy(&p)

@@ -341,7 +341,7 @@ fence-method-off-a-b line 3: ip: the device ipmi://10.0.0.9:623 is that of node 
 fence-config-` + long + ` line 2: power_management: the ConfigMap of method "bbbbbbbb`},
 		{"few nodes", files{"cluster-fence-config": "percentage=40\ngrace=10s", "fence-config-host2": configHost2, "fence-method-bmc-off-host2": methodHost2 + "10.0.0.2"}, "host1 host2", `
 warning: cluster-fence-config: percentage: is 40, which allows no unhealthy node of 2: in a cluster of this size no node is fenced; write at least 50
-warning: cluster-fence-config line 2: grace: is 10s: kubelets renew their Leases each 10s, and a Lease older than half of grace counts as that of an unhealthy node: most of the time no node is fenced; write at least 40s`},
+warning: cluster-fence-config line 2: grace: is 10s: kubelets renew their Leases each 10s, and a Lease older than half of this counts as that of an unhealthy node: most of the time no node is fenced; write at least 40s`},
 		{"short grace", files{"cluster-fence-config": "grace=21s"}, "host1",
 			"warning: cluster-fence-config line 1: grace: is 21s: a node that misses a few renewals of its Lease is fenced; write at least 40s"},
 		{"policy that never fences", files{"cluster-fence-config": "max_unhealthy=0\nrate=0\nburst=0"}, "host1", `

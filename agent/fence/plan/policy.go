@@ -156,7 +156,7 @@ func (p *parser) policy() (fence.Policy, time.Duration) {
 	}
 	switch {
 	case t.Grace.Duration/2 <= renewInterval:
-		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: kubelets renew their Leases each %s, and a Lease older than half of grace "+
+		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: kubelets renew their Leases each %s, and a Lease older than half of this "+
 			"counts as that of an unhealthy node: most of the time no node is fenced", t.Grace.Duration, renewInterval),
 			fmt.Sprintf("write at least %s", shortGrace))
 	case t.Grace.Duration < shortGrace:
