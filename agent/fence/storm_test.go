@@ -166,7 +166,7 @@ func TestStorm(t *testing.T) {
 		{"3*n/a n/b r/b", percentage(100), ""},
 		{"n/a n/b 3*n/c 2*r/c", percentage(100), "ZoneNotReady: 0 of 1 nodes of zone a are Ready, and no other zone is healthy: " +
 			"the fault may be the controller's own"},
-		{"nx r", defaults, ""}, // the target counts in any case
+		{"nx/a r/b", defaults, ""}, // the target counts in any case
 		{"n/a r/b r/c", defaults, ""},
 		{"n/a r/b", defaults, ""},
 		// More than two not Ready, and at least 55 %.
