@@ -216,7 +216,7 @@ func TestHoldStopsTheTime(t *testing.T) {
 	s.devices["bmc"].refuses = true
 	gateAt(s, 70*time.Second, storm) // between the first attempt and the second
 	gateAt(s, 3*time.Hour, Gate{Open: true})
-	s.script[170*time.Minute] = func(s *simulation) { s.devices["bmc"].refuses = false }
+	s.script[3*time.Hour+30*time.Second] = func(s *simulation) { s.devices["bmc"].refuses = false }
 	s.until = 4 * time.Hour
 	s.run()
 	if s.state.is(ConditionGaveUp) || s.state.Result != Recovered {

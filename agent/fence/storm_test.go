@@ -402,6 +402,11 @@ func TestZoneRate(t *testing.T) {
 	if until := first.NeededUntil(); until.Before(begin.Add(100 * time.Second)) {
 		t.Errorf("NeededUntil = %v; want at least 100 s", until.Sub(begin))
 	}
+	slow := State{}
+	slow.Storm.Started = micro(begin)
+	if until := slow.NeededUntil(); !until.Equal(begin.Add(100 * time.Second)) {
+		t.Errorf("NeededUntil after a start = %v; want 100 s", until.Sub(begin))
+	}
 	// With a full outage of the zone, and another zone that is healthy, the normal rate applies.
 	for i := range nodes[:51] {
 		nodes[i].Node.Ready = ReadyFalse
