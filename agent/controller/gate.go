@@ -19,10 +19,7 @@ const (
 	reasonUnknown  = "FencesUnknown"
 )
 
-var gateReasons = []string{
-	fence.ReasonNodeUnknown, fence.ReasonControlPlane, fence.ReasonNoReadyNode, fence.ReasonTooManyUnhealthy,
-	fence.ReasonMaxConcurrent, reasonOwnNode, reasonExcluded, reasonDryRun, reasonUnknown,
-}
+var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonDryRun, reasonUnknown)
 
 // gate returns the verdict on new acts of a fence. The nodes are those of the cache; the fences are read again, so that
 // those that this process has just saved count.
@@ -44,16 +41,21 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 	if err := p.cached.List(ctx, nodes); err != nil {
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 	}
-	return fence.Storm(p.name, members(nodes.Items), states(list), policy, time.Now())
+	leases, err := p.observer.live.leases(ctx)
+	if err != nil {
+		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	}
+	return fence.Storm(p.name, members(nodes.Items, leases), states(list), policy, time.Now())
 }
 
-// members returns the nodes that count in the storm policy: those in repair do not.
-func members(nodes []corev1.Node) []fence.Member {
+// members returns the nodes as the storm policy sees them, with the renewTimes of the Leases that exist.
+func members(nodes []corev1.Node, leases map[string]time.Time) []fence.Member {
 	list := make([]fence.Member, 0, len(nodes))
 	for i := range nodes {
-		if !excluded(&nodes[i]) {
-			list = append(list, fence.Member{Node: nodeFacts(&nodes[i])})
-		}
+		n := &nodes[i]
+		lease := fence.Lease{Known: true}
+		lease.Renewed, lease.Found = leases[n.Name]
+		list = append(list, fence.Member{Node: nodeFacts(n), Lease: lease, Excluded: excluded(n)})
 	}
 	return list
 }

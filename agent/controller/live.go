@@ -88,6 +88,22 @@ func (l liveReader) lease(ctx context.Context, node string) (renewed time.Time, 
 	return lease.Spec.RenewTime.Time, true, nil
 }
 
+// leases returns when the Lease of each node that has one was renewed last.
+func (l liveReader) leases(ctx context.Context) (map[string]time.Time, error) {
+	all := make(map[string]time.Time)
+	err := pages(ctx, l.reader, func(list *coordinationv1.LeaseList) {
+		for i := range list.Items {
+			if renewed := list.Items[i].Spec.RenewTime; renewed != nil {
+				all[list.Items[i].Name] = renewed.Time
+			}
+		}
+	}, client.InNamespace(leaseNamespace))
+	if err != nil {
+		return nil, fmt.Errorf("list Leases of namespace %s: %w", leaseNamespace, err)
+	}
+	return all, nil
+}
+
 // pods returns the pods that are bound to a node.
 func (l liveReader) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var all []corev1.Pod

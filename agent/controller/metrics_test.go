@@ -51,6 +51,7 @@ evictd_fence_conditions{condition="Waiting"} 0
 # HELP evictd_fence_held NodeFences that may not act now.
 # TYPE evictd_fence_held gauge
 evictd_fence_held{reason="ControlPlane"} 0
+evictd_fence_held{reason="Cooldown"} 0
 evictd_fence_held{reason="DryRun"} 0
 evictd_fence_held{reason="Excluded"} 0
 evictd_fence_held{reason="FencesUnknown"} 0
@@ -58,7 +59,12 @@ evictd_fence_held{reason="MaxConcurrent"} 0
 evictd_fence_held{reason="NoReadyNode"} 0
 evictd_fence_held{reason="NodeUnknown"} 0
 evictd_fence_held{reason="OwnNode"} 0
+evictd_fence_held{reason="Rate"} 0
 evictd_fence_held{reason="TooManyUnhealthy"} 1
+evictd_fence_held{reason="ZoneDisrupted"} 0
+evictd_fence_held{reason="ZoneNotReady"} 0
+evictd_fence_held{reason="ZoneRate"} 0
+evictd_fence_held{reason="ZoneUnhealthy"} 0
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(held), "evictd_fence_held"); err != nil {
 		t.Error(err)

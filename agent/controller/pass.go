@@ -70,10 +70,11 @@ func (p *pass) run(ctx context.Context) error {
 	if err := p.sweep(ctx); err != nil {
 		return err
 	}
-	if expires := nf.State.FinishedAt.Add(p.config.HistoryTTL); !time.Now().Before(expires) {
+	expires := expiry(nf, p.config)
+	if !time.Now().Before(expires) {
 		return p.remove(ctx, nf)
 	}
-	p.until(nf.State.FinishedAt.Add(p.config.HistoryTTL))
+	p.until(expires)
 	return p.detect(ctx, nf)
 }
 
@@ -238,6 +239,8 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 		return nil
 	}
 	if earlier != nil {
+		before := stateOf(earlier)
+		state.Inherit(&before)
 		if err := p.remove(ctx, earlier); err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func rights(namespace string, elect bool) []right {
 		{resource: "persistentvolumes", verbs: []string{"get"}},
 		{resource: "persistentvolumeclaims", verbs: []string{"get"}},
 		{group: nodefence.GroupVersion.Group, resource: "nodefences", verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
-		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get"}},
+		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get", "list"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
 		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
 	}

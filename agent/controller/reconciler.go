@@ -134,7 +134,7 @@ func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Co
 		return false, time.Time{}, err
 	}
 	if fenced {
-		expires := nf.State.FinishedAt.Add(config.HistoryTTL)
+		expires := expiry(nf, config)
 		if !finished(nf) || !time.Now().Before(expires) {
 			return true, time.Time{}, nil
 		}

@@ -2,11 +2,13 @@ package controller
 
 import (
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/fence/plan"
 )
 
 // stateOf returns the state that a NodeFence has. They share no memory.
@@ -37,6 +39,16 @@ func newNodeFence(s *fence.State) *nodefence.NodeFence {
 
 // finished reports whether a fence has ended.
 func finished(f *nodefence.NodeFence) bool { return !f.State.FinishedAt.IsZero() }
+
+// expiry returns when a finished NodeFence is deleted: after history_ttl, and not before the storm policy can forget it.
+func expiry(f *nodefence.NodeFence, config *plan.Config) time.Time {
+	expires := f.State.FinishedAt.Add(config.HistoryTTL)
+	state := fence.State{Detail: f.State}
+	if needed := state.NeededUntil(); needed.After(expires) {
+		return needed
+	}
+	return expires
+}
 
 // methodOf returns the method of an intent, nil if the plan does not have it.
 func methodOf(s *fence.State, i *fence.Intent) *fence.Method {

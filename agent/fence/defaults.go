@@ -25,7 +25,11 @@ func DefaultTimings() Timings {
 	}
 }
 
-// DefaultPolicy returns the policy without configuration: dry run, half of the nodes, one fence at a time.
+// DefaultPolicy returns the policy without configuration: dry run, half of the nodes, one fence at a time, two at the
+// start and then one each 5 minutes.
 func DefaultPolicy() Policy {
-	return Policy{Percentage: 50, MaxConcurrent: 1, AppliesTo: StatefulSets, Timings: DefaultTimings()}
+	return Policy{
+		Percentage: 50, MaxConcurrent: 1, Rate: 5 * time.Minute, Burst: 2, Cooldown: 5 * time.Minute,
+		AppliesTo: StatefulSets, Timings: DefaultTimings(),
+	}
 }

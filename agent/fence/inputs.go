@@ -93,11 +93,18 @@ type Attachment struct {
 	KeptByPod bool
 }
 
-// Gate is the verdict on new acts: storm policy, control plane, pauses.
+// Gate is the verdict on irreversible acts, the release among them: storm policy, control plane, pauses.
 type Gate struct {
 	Open bool
 	// Reason is the reason for a closed gate in one word, Message the numbers.
 	Reason, Message string
+	// Storm says that the gate is closed because too many nodes are unhealthy.
+	Storm bool
+	// Overridable says that a person who confirms that the machine is off opens the gate for the release.
+	Overridable bool
+	// StormUntil and RateFull are what Step records: the end of the cooldown after this storm, and when the rate is full
+	// again after the fence has begun. Zero if there is nothing to record.
+	StormUntil, RateFull time.Time
 }
 
 // Orders are what the controller does after it has saved the state.

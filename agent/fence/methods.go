@@ -154,7 +154,7 @@ func (r *run) begin() bool {
 		r.beginPower("the plan has no isolation methods")
 		return true
 	}
-	if s.Attempt > 0 && !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) {
+	if s.Attempt > 0 && !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) && !s.is(ConditionStormHold) {
 		r.exhausted(ReasonNotProven, "the time for all attempts is over")
 		return true
 	}

@@ -83,10 +83,13 @@ func (r *run) wouldRelease(message string) {
 		len(l.Evicted()), len(l.detached()), message)))
 }
 
-// verify reads the devices once more before the release.
+// verify reads the devices once more before the release, and asks the gate: the release can't be undone either. While
+// the gate is closed the devices are read on, and ProofTimeout does not pass. A storm that begins in Releasing does not
+// stop it: pods may be deleted already, and the machine stays proven off.
 func (r *run) verify() bool {
 	s, t := r.s, r.timings()
 	devices := s.powerDevices()
+	open := r.gateOpen()
 	complete := r.leaseAsProven()
 	if !complete {
 		r.dead() // reports what is waited for
@@ -94,16 +97,20 @@ func (r *run) verify() bool {
 	for _, d := range devices {
 		last := s.last(d)
 		needed := s.Proof.How == Confirmed || s.Proof.has(d)
-		if needed && (last == nil || !last.Started.After(s.Proof.At.Time) || s.Proof.How == ByReadings && last.Power != PowerOff) {
+		if needed && (last == nil || !r.confirms(last) || s.Proof.How == ByReadings && last.Power != PowerOff) {
 			complete = false
 		}
+	}
+	if !open {
+		r.read(devices, s.Proof.At.Time, t.Settle.Duration)
+		return false
 	}
 	if complete {
 		r.to(PowerManagement, Running, Releasing, normal(ReasonReleasing, "the node gets the out-of-service taint: its pods and volumes are released"))
 		return true
 	}
 	if s.Proof.How == ByReadings {
-		over := s.Since.Add(t.ProofTimeout.Duration)
+		over := latest(s.Since.Time, s.heldUntil()).Add(t.ProofTimeout.Duration)
 		if !r.now.Before(over) {
 			r.fail(ReasonNotProven, "the readings of the proof could not be confirmed ("+s.powers()+")")
 			return true
@@ -112,6 +119,16 @@ func (r *run) verify() bool {
 	}
 	r.read(devices, s.Proof.At.Time, t.ProofInterval.Duration)
 	return false
+}
+
+// confirms reports whether a reading confirms the proof for the release now: it followed the proof, is recent, and began
+// after the gate opened or just before. A new controller finds readings in the state that are as old as the outage.
+func (r *run) confirms(x *Reading) bool {
+	recent := r.now.Add(-2 * r.timings().ProofInterval.Duration)
+	if !x.Started.After(r.s.Proof.At.Time) || x.Ended.Time.Before(recent) {
+		return false
+	}
+	return x.Started.After(r.s.heldUntil()) || !x.Started.Time.Before(recent)
 }
 
 // leaseAsProven reports whether the Lease is known not to have been renewed since the proof.

@@ -63,7 +63,7 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 		s.bootTime = never
 	}
 	randomEvents(s, rnd)
-	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}}
+	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}, lastOff: map[string]Reading{}}
 	s.check = v.check
 	last := time.Duration(0)
 	for at := range s.script {
@@ -152,7 +152,18 @@ func randomDevice(rnd *rand.Rand) *fakeDevice {
 	return d
 }
 
-// randomEvents scripts up to four events.
+// randomGate returns a gate that is open, or closed by a storm or by the controller.
+func randomGate(rnd *rand.Rand, now time.Time) Gate {
+	switch rnd.IntN(3) {
+	case 0:
+		return Gate{Open: true, RateFull: now.Add(5 * time.Minute)}
+	case 1:
+		return Gate{Reason: ReasonTooManyUnhealthy, Storm: true, Overridable: true, StormUntil: now.Add(6 * time.Minute)}
+	}
+	return Gate{Reason: "DryRun"}
+}
+
+// randomEvents scripts up to five events, one of them often a gate that changes near the release.
 func randomEvents(s *simulation, rnd *rand.Rand) {
 	events := []func(*simulation){
 		(*simulation).restart, (*simulation).restart,
@@ -164,7 +175,8 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 		func(s *simulation) { s.lease.Found = !s.lease.Found },
 		func(s *simulation) { s.node.Found = false },
 		func(s *simulation) { s.node.UID = "n2" },
-		func(s *simulation) { s.gate.Open = !s.gate.Open },
+		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
+		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
 		func(s *simulation) { s.node.ConfirmOff = fenceUID },
 		func(s *simulation) { s.node.ConfirmOff = "other" },
 		func(s *simulation) { s.load.AttachmentsKnown = !s.load.AttachmentsKnown },
@@ -177,6 +189,9 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 			func(s *simulation) { s.devices[name].ignores = !s.devices[name].ignores })
 	}
 	limit := []int{30_000, 120_000, 600_000}[rnd.IntN(3)]
+	if rnd.IntN(4) == 0 {
+		s.script[time.Duration(5_000+rnd.IntN(5_000))*time.Millisecond] = func(s *simulation) { s.gate = randomGate(rnd, s.now()) }
+	}
 	for range rnd.IntN(5) {
 		s.script[time.Duration(rnd.IntN(limit))*time.Millisecond] = events[rnd.IntN(len(events))]
 	}
@@ -197,6 +212,8 @@ type verifier struct {
 	volumes, unfenced int
 	switchedOn        bool // by an act
 	tainted           bool
+	// lastOff is the last reading off of each device since one that says otherwise.
+	lastOff map[string]Reading
 	// confirmed says that the annotation had the fence's UID.
 	confirmed bool
 }
@@ -217,6 +234,9 @@ func (v *verifier) check(in Inputs, o Orders) {
 	// A reading that ended before the proof began is a late one.
 	if v.tainted && on && release && (state.Proof == nil || v.lastOn.After(state.Proof.begun())) {
 		v.fail("released further although a device reads on")
+	}
+	if o.Taints.OutOfService && !v.tainted {
+		v.checkReleasing(in)
 	}
 	v.tainted = o.Taints.OutOfService
 	if release {
@@ -258,6 +278,12 @@ func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 	}
 	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
 	for _, x := range in.Readings {
+		if x.Started.After(v.lastOff[x.Device].Started.Time) { // else a late one
+			v.lastOff[x.Device] = x
+			if x.Power != PowerOff {
+				delete(v.lastOff, x.Device)
+			}
+		}
 		if x.Power == PowerOn && slices.Contains(devices, x.Device) {
 			on = true
 			if x.Ended.After(v.lastOn) {
@@ -369,6 +395,25 @@ func (v *verifier) checkRelease(in Inputs) {
 	}
 	if !complete {
 		v.fail("the proof %+v covers no level", p)
+	}
+}
+
+// checkReleasing checks that a release begins while the gate is open, and just after each device of the proof was read off.
+func (v *verifier) checkReleasing(in Inputs) {
+	now, p := v.s.now(), v.s.state.Proof
+	confirmed := p != nil && p.How == Confirmed
+	if g := in.Gate; !g.Open && (!confirmed || !g.Overridable) {
+		v.fail("release began while the gate is closed: %+v", g)
+	}
+	if p == nil || confirmed {
+		return
+	}
+	recent := 2 * v.s.plan.Timings.ProofInterval.Duration
+	for _, x := range p.Readings {
+		last, ok := v.lastOff[x.Device]
+		if !ok || now.Sub(last.Ended.Time) > recent || !last.Started.After(x.Started.Time) {
+			v.fail("release began; last reading off of %s is %+v, part of the proof %+v", x.Device, last, x)
+		}
 	}
 }
 

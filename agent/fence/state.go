@@ -114,6 +114,8 @@ type Detail struct {
 	Resumed bool `json:"resumed,omitempty"`
 	// Deadline is when the attempts end.
 	Deadline metav1.MicroTime `json:"deadline,omitzero"`
+	// Storm is what the storm policy must remember.
+	Storm StormRecord `json:"storm,omitzero"`
 	// NextAttempt is when the step begins again after an error.
 	NextAttempt metav1.MicroTime `json:"nextAttempt,omitzero"`
 	// HealthySince is since when the node is Ready again.

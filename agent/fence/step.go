@@ -24,6 +24,8 @@ type run struct {
 	on []Reading
 	// proven says that there was a proof before the new readings.
 	proven bool
+	// acted says that the fence acted before.
+	acted bool
 	// back are devices that answer and did not before.
 	back []string
 	// storageOn is a device of Isolation that reads on, empty if none does.
@@ -45,7 +47,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 		r.nodeGone()
 		return s, r.finish()
 	}
-	r.proven = s.Proof != nil
+	r.proven, r.acted = s.Proof != nil, s.Acting()
 	r.takeOutcomes()
 	r.takeReadings()
 	r.takeStorageReadings()
@@ -130,27 +132,6 @@ func (r *run) alive() bool {
 		!l.UnchangedSince.IsZero() && r.now.Sub(l.UnchangedSince) < r.timings().Grace.Duration
 }
 
-// holdInterval is how often a closed gate is asked again.
-const holdInterval = 10 * time.Second
-
-// mayAct reports whether acts against the node are allowed now: it is still dead, and the gate is open.
-func (r *run) mayAct() bool {
-	if !r.dead() {
-		return false
-	}
-	if !r.in.Gate.Open {
-		r.wake(r.now.Add(holdInterval))
-		reason := r.in.Gate.Reason
-		if reason == "" {
-			reason = "Closed"
-		}
-		r.set(ConditionStormHold, reason, r.in.Gate.Message)
-		return false
-	}
-	r.clear(ConditionStormHold)
-	return true
-}
-
 // dead reports whether the node is still [Suspect].
 func (r *run) dead() bool {
 	n, l := r.in.Node, r.in.Lease
@@ -207,6 +188,7 @@ func (r *run) wake(t time.Time) {
 // finish returns the orders with what holds in each step: the taints, and a wake while the fence is not finished.
 func (r *run) finish() Orders {
 	s := r.s
+	r.recordStorm()
 	if len(s.Readings) == 0 {
 		s.Readings = nil // as it is after JSON: the controller saves a state that differs
 	}

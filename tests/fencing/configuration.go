@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Enforce is a policy with short times: a node is fenced as soon as it is not ready. The interval of the readings of a
-// proof is the default.
+// Enforce is a policy with short times: a node is fenced as soon as it is not ready, however many were before. The
+// interval of the readings of a proof is the default.
 var Enforce = map[string]string{
 	"mode": "enforce", "grace": "8s", "proof_timeout": "20s", "settle": "2s", "untaint_delay": "5s", "return_timeout": "30s",
-	"healthy_delay": "3s", "backoff": "2s", "total_timeout": "2m",
+	"healthy_delay": "3s", "backoff": "2s", "total_timeout": "2m", "rate": "1s", "burst": "100", "cooldown": "0s",
 }
 
 // Configure creates the configuration of evictd-controller: a policy, and for each machine the methods bmc-off and

@@ -140,7 +140,7 @@ func seconds(n int) metav1.Duration { return metav1.Duration{Duration: time.Dura
 
 func TestPlan(t *testing.T) {
 	c, problems := Parse(good().with(files{
-		"cluster-fence-config": "# policy\r\nmode = enforce\r\n\r\npercentage=40\nmax_concurrent=2\napplies_to=all\ngrace=90\npower_delay=2m\nproof_timeout=30s\n" +
+		"cluster-fence-config": "# policy\r\nmode = enforce\r\n\r\npercentage=40\nmax_unhealthy=3\nmax_concurrent=2\nrate=7m\nburst=4\ncooldown=90\napplies_to=all\ngrace=90\npower_delay=2m\nproof_timeout=30s\n" +
 			"proof_interval=6\nsettle=40s\nrelease_timeout=5m\nuntaint_delay=7s\nreturn_timeout=15m\nhealthy_delay=10s\ntotal_timeout=1h\nbackoff=20s\n" +
 			"giveup_retries=2\nhistory_ttl=48h\n",
 		"fence-config-host1":           "node_name=host1\npower_management=bmc-off bmc-on\npower_management.2=again-off\n",
@@ -150,11 +150,12 @@ func TestPlan(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatalf("problems:\n%s", text(problems))
 	}
-	wantPolicy := fence.Policy{Enforce: true, Percentage: 40, MaxConcurrent: 2, AppliesTo: fence.All, Timings: fence.Timings{
-		Grace: seconds(90), PowerDelay: seconds(120), ProofTimeout: seconds(30), ProofInterval: seconds(6), Settle: seconds(40),
-		ReleaseTimeout: seconds(300), UntaintDelay: seconds(7), ReturnTimeout: seconds(900), HealthyDelay: seconds(10),
-		TotalTimeout: seconds(3600), Backoff: seconds(20), Retries: 2,
-	}}
+	wantPolicy := fence.Policy{Enforce: true, Percentage: 40, MaxUnhealthy: new(int32(3)), MaxConcurrent: 2,
+		Rate: 7 * time.Minute, Burst: 4, Cooldown: 90 * time.Second, AppliesTo: fence.All, Timings: fence.Timings{
+			Grace: seconds(90), PowerDelay: seconds(120), ProofTimeout: seconds(30), ProofInterval: seconds(6), Settle: seconds(40),
+			ReleaseTimeout: seconds(300), UntaintDelay: seconds(7), ReturnTimeout: seconds(900), HealthyDelay: seconds(10),
+			TotalTimeout: seconds(3600), Backoff: seconds(20), Retries: 2,
+		}}
 	method := func(name string, action fence.Action) fence.Method {
 		return fence.Method{Name: name, Agent: "ipmi", Action: action, Device: "ipmi://10.0.0.1:623", MustSuccess: action == fence.Off,
 			Identity: fence.CheckUUID, Deadline: seconds(60), Secrets: []string{"fence-method-template-bmc"},
@@ -340,7 +341,27 @@ fence-method-off-a-b line 3: ip: the device ipmi://10.0.0.9:623 is that of node 
 fence-config-` + long + ` line 2: power_management: the ConfigMap of method "bbbbbbbb`},
 		{"few nodes", files{"cluster-fence-config": "percentage=40\ngrace=10s", "fence-config-host2": configHost2, "fence-method-bmc-off-host2": methodHost2 + "10.0.0.2"}, "host1 host2", `
 warning: cluster-fence-config: percentage: is 40, which allows no unhealthy node of 2: in a cluster of this size no node is fenced; write at least 50
-warning: cluster-fence-config line 2: grace: is 10s: a node that misses a few renewals of its Lease is fenced; write at least 40s`},
+warning: cluster-fence-config line 2: grace: is 10s: kubelets renew their Leases each 10s, and a Lease older than half of this counts as that of an unhealthy node: most of the time no node is fenced; write at least 40s`},
+		{"short grace", files{"cluster-fence-config": "grace=21s"}, "host1",
+			"warning: cluster-fence-config line 1: grace: is 21s: a node that misses a few renewals of its Lease is fenced; write at least 40s"},
+		{"policy that never fences", files{"cluster-fence-config": "max_unhealthy=0\nrate=0\nburst=0"}, "host1", `
+warning: cluster-fence-config: burst: is 0, with which no fence begins; write the number of fences that may begin at once, such as 2
+warning: cluster-fence-config: max_unhealthy: is 0, which allows no unhealthy node: no node is fenced; write at least 1, or use percentage
+warning: cluster-fence-config: rate: is 0, with which no fence begins; write the time in which one fence may begin, such as 5m`},
+		{"no percentage", files{"cluster-fence-config": "percentage=0"}, "host1",
+			"warning: cluster-fence-config: percentage: is 0, which allows no unhealthy node: no node is fenced; write at least 1, or use max_unhealthy"},
+		{"no percentage, but a number", files{"cluster-fence-config": "percentage=0\nmax_unhealthy=1"}, "host1", ""},
+		{"all nodes unhealthy", files{"cluster-fence-config": "max_unhealthy=2", "fence-config-host2": configHost2,
+			"fence-method-bmc-off-host2": methodHost2 + "10.0.0.2"}, "host1 host2",
+			"warning: cluster-fence-config: max_unhealthy: is 2, which allows all 2 nodes with a fence-config to be unhealthy: " +
+				"a fault of the network can have all of them switched off; write less, or use percentage"},
+		{"limits of the policy", files{"cluster-fence-config": "max_unhealthy=-1\nrate=25h\nburst=101\ncooldown=-1s\nstorage=lost"}, "host1", `
+warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
+cluster-fence-config line 1: max_unhealthy: is "-1"; write a number from 0 to 10000
+cluster-fence-config line 2: rate: is "25h"; write a duration from 0s to 24h0m0s, such as 90s or 1m30s
+cluster-fence-config line 3: burst: is "101"; write a number from 0 to 100
+cluster-fence-config line 4: cooldown: is "-1s"; write a duration from 0s to 24h0m0s, such as 90s or 1m30s
+cluster-fence-config line 5: storage: is not a key of this ConfigMap; the keys are mode,`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, problems := Parse(good().with(tt.change).objects())

@@ -14,6 +14,8 @@ const (
 	// shortGrace is the duration of a node's Lease: with a shorter grace, a few lost requests of a kubelet fence a
 	// node.
 	shortGrace = 40 * time.Second
+	// renewInterval is the time in which a kubelet renews its Lease.
+	renewInterval = 10 * time.Second
 )
 
 // policyField is a key of cluster-fence-config.
@@ -32,6 +34,15 @@ func number(into *int32, least, most int32) func(string) error {
 		}
 		*into = int32(n)
 		return nil
+	}
+}
+
+// optional returns a function that sets a whole number with limits, which is nil if it is not set.
+func optional(into **int32, least, most int32) func(string) error {
+	return func(value string) error {
+		n := new(int32)
+		*into = n
+		return number(n, least, most)(value)
 	}
 }
 
@@ -67,7 +78,11 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 	return []policyField{
 		{field{name: "mode"}, oneOf(&c.Enforce, map[string]bool{"enforce": true, "dry-run": false}, "write enforce or dry-run")},
 		{field{name: "percentage", misspelt: []string{"precentage"}}, number(&c.Percentage, 0, 100)},
+		{field{name: "max_unhealthy"}, optional(&c.MaxUnhealthy, 0, 10_000)},
 		{field{name: "max_concurrent"}, number(&c.MaxConcurrent, 1, 100)},
+		{field{name: "rate"}, duration(&c.Rate, 0, day)},
+		{field{name: "burst"}, number(&c.Burst, 0, 100)},
+		{field{name: "cooldown"}, duration(&c.Cooldown, 0, day)},
 		{field{name: "applies_to"}, oneOf(&c.AppliesTo, scopes, "write statefulsets, volumes or all")},
 		{field{name: "grace"}, duration(&t.Grace.Duration, time.Second, day)},
 		{field{name: "power_delay"}, duration(&t.PowerDelay.Duration, 0, day)},
@@ -139,7 +154,12 @@ func (p *parser) policy() (fence.Policy, time.Duration) {
 		d.fail(values["total_timeout"].line, "total_timeout", fmt.Sprintf("is %s, which is too short for one attempt", t.TotalTimeout.Duration),
 			fmt.Sprintf("write a duration above proof_timeout, which is %s", t.ProofTimeout.Duration))
 	}
-	if t.Grace.Duration < shortGrace {
+	switch {
+	case t.Grace.Duration/2 <= renewInterval:
+		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: kubelets renew their Leases each %s, and a Lease older than half of this "+
+			"counts as that of an unhealthy node: most of the time no node is fenced", t.Grace.Duration, renewInterval),
+			fmt.Sprintf("write at least %s", shortGrace))
+	case t.Grace.Duration < shortGrace:
 		d.warn(values["grace"].line, "grace", fmt.Sprintf("is %s: a node that misses a few renewals of its Lease is fenced", t.Grace.Duration),
 			fmt.Sprintf("write at least %s", shortGrace))
 	}
@@ -161,10 +181,24 @@ func (p *parser) warnPolicy(c fence.Policy, nodes int) {
 	if p.maps[policyName] == nil && p.maps[misspeltPolicyName] == nil {
 		warn("", "there is none: the default policy applies, in dry run", "create it, with mode=enforce to fence nodes")
 	}
-	if nodes > 1 && nodes*int(c.Percentage)/100 == 0 {
+	switch {
+	case c.MaxUnhealthy != nil && *c.MaxUnhealthy == 0:
+		warn("max_unhealthy", "is 0, which allows no unhealthy node: no node is fenced", "write at least 1, or use percentage")
+	case c.MaxUnhealthy != nil && nodes > 1 && int(*c.MaxUnhealthy) >= nodes:
+		warn("max_unhealthy", fmt.Sprintf("is %d, which allows all %d nodes with a fence-config to be unhealthy: "+
+			"a fault of the network can have all of them switched off", *c.MaxUnhealthy, nodes), "write less, or use percentage")
+	case c.MaxUnhealthy == nil && c.Percentage == 0:
+		warn("percentage", "is 0, which allows no unhealthy node: no node is fenced", "write at least 1, or use max_unhealthy")
+	case c.MaxUnhealthy == nil && nodes > 1 && nodes*int(c.Percentage)/100 == 0:
 		warn("percentage",
 			fmt.Sprintf("is %d, which allows no unhealthy node of %d: in a cluster of this size no node is fenced", c.Percentage, nodes),
 			fmt.Sprintf("write at least %d", (100+nodes-1)/nodes))
+	}
+	if c.Rate == 0 {
+		warn("rate", "is 0, with which no fence begins", "write the time in which one fence may begin, such as 5m")
+	}
+	if c.Burst == 0 {
+		warn("burst", "is 0, with which no fence begins", "write the number of fences that may begin at once, such as 2")
 	}
 }
 
