@@ -58,6 +58,8 @@ evictd_fence_held{reason="MaxConcurrent"} 0
 evictd_fence_held{reason="NoReadyNode"} 0
 evictd_fence_held{reason="NodeUnknown"} 0
 evictd_fence_held{reason="OwnNode"} 0
+evictd_fence_held{reason="Paused"} 0
+evictd_fence_held{reason="RemediatorLease"} 0
 evictd_fence_held{reason="TooManyUnhealthy"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(held), "evictd_fence_held"); err != nil {

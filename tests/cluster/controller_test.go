@@ -17,6 +17,7 @@ import (
 var clusterRights = []string{
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
+	"namespaces/medik8s-leases get",
 	"nodes get", "nodes list", "nodes patch", "nodes watch",
 	"persistentvolumes get",
 	"pods delete", "pods list",
@@ -32,7 +33,7 @@ var controllerRights = map[string][]string{
 		"events.k8s.io/events create", "events.k8s.io/events patch",
 		"secrets get", "secrets list", "secrets watch",
 	},
-	"kube-node-lease": {"coordination.k8s.io/leases get"},
+	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
 	"default":         {"events.k8s.io/events create", "events.k8s.io/events patch"},
 	"kube-system":     nil,
 }

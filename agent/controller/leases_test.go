@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/evictd/evictd/agent/fence"
+)
+
+// A renewTime counts from its first sight, by the controller's clock. A list that is late changes nothing.
+func TestSightings(t *testing.T) {
+	start := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	type event struct {
+		live    bool // else a list
+		renewed int
+		version uint64
+		at      int
+	}
+	for name, tt := range map[string]struct {
+		events []event
+		since  int
+	}{
+		"unchanged":                 {[]event{{false, 0, 5, 10}, {false, 0, 5, 20}, {true, 0, 5, 30}}, 10},
+		"renewed":                   {[]event{{false, 0, 5, 10}, {false, 10, 6, 20}}, 20},
+		"renewed in a live read":    {[]event{{false, 0, 5, 10}, {true, 10, 6, 15}, {false, 10, 6, 20}}, 15},
+		"late list":                 {[]event{{true, 10, 6, 15}, {false, 0, 5, 20}, {true, 10, 6, 30}}, 15},
+		"clock set back":            {[]event{{false, 600, 5, 10}, {false, 10, 6, 20}}, 20},
+		"live read after a restore": {[]event{{true, 10, 6, 15}, {true, 20, 4, 30}}, 30},
+		"other change":              {[]event{{false, 0, 5, 10}, {false, 0, 7, 20}, {false, 10, 6, 30}, {false, 10, 8, 40}}, 40},
+		"no version":                {[]event{{false, 0, 0, 10}, {false, 10, 0, 20}}, 20},
+	} {
+		l := &leases{}
+		for _, e := range tt.events {
+			r := renewal{at(e.renewed), e.version}
+			if e.live {
+				l.observe("n1", r, at(e.at))
+			} else {
+				l.list(map[string]renewal{"n1": r}, at(e.at-1), at(e.at))
+			}
+		}
+		if got := l.seen["n1"].since; !got.Equal(at(tt.since)) {
+			t.Errorf("%s: unchanged since %v; want %v", name, got.Sub(start), at(tt.since).Sub(start))
+		}
+		since := at(tt.since)
+		if l.unchanged("n1", time.Minute, since.Add(time.Minute-1)) || !l.unchanged("n1", time.Minute, since.Add(time.Minute)) {
+			t.Errorf("%s: not unchanged for a minute after exactly one", name)
+		}
+	}
+}
+
+// Only a recent list says which Leases there are.
+func TestListedLeases(t *testing.T) {
+	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	l := &leases{}
+	check := func(what string, node string, at time.Time, want fence.Lease) {
+		t.Helper()
+		if got := l.lease(node, at); got != want {
+			t.Errorf("%s: Lease of %s = %+v; want %+v", what, node, got, want)
+		}
+	}
+	l.observe("n1", renewal{now, 1}, now)
+	check("no list", "n1", now, fence.Lease{})
+	l.list(map[string]renewal{"n1": {now, 1}, "n2": {now, 2}}, now, now)
+	found := fence.Lease{Known: true, Found: true, Renewed: now, UnchangedSince: now}
+	check("list", "n1", now.Add(leaseMaxAge), found)
+	check("list", "n3", now, fence.Lease{Known: true})
+	check("old list", "n1", now.Add(leaseMaxAge+1), fence.Lease{})
+	l.list(map[string]renewal{"n2": {now, 2}}, now, now)
+	check("node gone", "n1", now, fence.Lease{Known: true})
+	if len(l.seen) != 1 {
+		t.Errorf("%d Leases are remembered; want 1", len(l.seen))
+	}
+	l.forgetAll()
+	check("outage", "n2", now, fence.Lease{})
+	if l.unchanged("n2", 0, now) {
+		t.Error("a Lease is known after an outage")
+	}
+}
+
+// testLister returns a leaseLister that records the nodes that are to be looked at.
+func testLister(r *reconciler) (l *leaseLister, notified map[string]int) {
+	notified = make(map[string]int)
+	return &leaseLister{
+		reconciler: r, own: &ownNode{}, failed: &unreadable{log: r.log},
+		notify: func(_ context.Context, node string) { notified[node]++ },
+	}, notified
+}
+
+// listFor lists the Leases and reconciles n1, as the leader does, for a time.
+func listFor(t *testing.T, l *leaseLister, d time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		l.list(t.Context())
+		reconcileFor(t, l.reconciler, min(leasePeriod, time.Until(end)))
+	}
+}
+
+func setReady(t *testing.T, api client.Client, status corev1.ConditionStatus) {
+	t.Helper()
+	n := getNode(t, api)
+	n.Status.Conditions[0].Status = status
+	if err := api.Status().Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node is fenced one grace period after its last renewal, not after it became not Ready. With a Node cache that is a
+// minute late, too: the list has it looked at.
+func TestFencedAfterLastRenewal(t *testing.T) {
+	for name, late := range map[string]bool{"cache": false, "late cache": true} {
+		synctest.Test(t, func(t *testing.T) {
+			renewed := time.Now().Truncate(time.Microsecond)
+			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{},
+				healthyNode("n2"), healthyNode("n3"), deadNode(), leaseOf("n1", renewed))
+			setReady(t, api, corev1.ConditionTrue)
+			if late {
+				_, r.cached = testReconciler(t, nil, interceptor.Funcs{}, getNode(t, api), healthyNode("n2"), healthyNode("n3"))
+			}
+			l, notified := testLister(r)
+			time.Sleep(3 * time.Second)
+			listFor(t, l, 40*time.Second)
+			setReady(t, api, corev1.ConditionUnknown)
+			grace := testPlan().Timings.Grace.Duration
+			listFor(t, l, time.Until(renewed.Add(grace-time.Second)))
+			if nf := getFence(t, api); nf != nil {
+				t.Errorf("%s: fence created %v after the last renewal", name, time.Since(renewed))
+			}
+			listFor(t, l, time.Until(renewed.Add(grace+2*leasePeriod)))
+			nf := getFence(t, api)
+			if nf == nil {
+				t.Fatalf("%s: no fence %v after the last renewal", name, time.Since(renewed))
+			}
+			if since := nf.State.History[0].At.Sub(renewed); since < grace || since > grace+leasePeriod+3*time.Second {
+				t.Errorf("%s: fenced %v after the last renewal; want %v and at most %v more", name, since, grace, leasePeriod)
+			}
+			if (notified["n1"] > 0) != late || notified["n2"] > 0 {
+				t.Errorf("%s: nodes looked at because of their Leases: %v", name, notified)
+			}
+		})
+	}
+}
+
+// A list that fails in an outage of the API server begins the grace period again. One that is refused does not: the
+// Lease of the node is read all the same.
+func TestFailedList(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		held bool
+	}{"outage": {unavailable(), true}, "network": {context.DeadlineExceeded, true}, "refused": {refuseAccess("leases"), false}} {
+		synctest.Test(t, func(t *testing.T) {
+			fail := false
+			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+					if _, ok := o.(*coordinationv1.LeaseList); ok && fail {
+						return tt.err
+					}
+					return c.List(ctx, o, options...)
+				},
+			}, deadNode(), healthyNode("n2"), healthyNode("n3"), leaseOf("n1", time.Now().Add(-time.Hour)))
+			l, _ := testLister(r)
+			grace := testPlan().Timings.Grace.Duration
+			listFor(t, l, grace-leasePeriod-time.Second)
+			fail = true
+			l.list(t.Context())
+			fail = false
+			time.Sleep(firstReadBackoff)
+			listFor(t, l, 2*leasePeriod)
+			if held := getFence(t, api) == nil; held != tt.held {
+				t.Errorf("%s: fence held: %t; want %t", name, held, tt.held)
+			}
+			listFor(t, l, grace)
+			if getFence(t, api) == nil {
+				t.Errorf("%s: no fence one grace period after it", name)
+			}
+		})
+	}
+}
+
+// The Leases of the storm policy's members are those of the list.
+func TestMembers(t *testing.T) {
+	now := time.Now()
+	l := &leases{}
+	nodes := []corev1.Node{*healthyNode("n1"), *healthyNode("n2")}
+	nodes[1].Labels = map[string]string{labelExclude: "true"}
+	if got := members(nodes, l, now); len(got) != 1 || got[0].Lease.Known {
+		t.Errorf("members without a list = %+v; want n1 with an unknown Lease", got)
+	}
+	l.list(map[string]renewal{"n1": {now, 1}}, now, now)
+	if got := members(nodes, l, now)[0].Lease; !got.Known || !got.Found || !got.Renewed.Equal(now) || !got.UnchangedSince.Equal(now) {
+		t.Errorf("Lease of n1 = %+v; want that of the list", got)
+	}
+}
+
+// A pass over 1,000 nodes takes one list of 1,000 Leases.
+func BenchmarkListLeases(b *testing.B) {
+	all := make(map[string]renewal, 1000)
+	for i := range 1000 {
+		all[fmt.Sprint("node-", i)] = renewal{time.Now(), uint64(i)}
+	}
+	l := &leases{}
+	b.ReportAllocs()
+	for b.Loop() {
+		l.list(all, time.Now(), time.Now())
+	}
+}
