@@ -40,8 +40,8 @@ func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 	case excluded(node):
 		return fence.Gate{Reason: reasonExcluded, Message: "the node has the label " + labelExclude}
 	case !until.IsZero():
-		return fence.Gate{Reason: reasonPaused, Message: fmt.Sprintf("fencing of the node is paused until %s by the annotation %s",
-			until.UTC().Format(time.RFC3339), annotationPaused)}
+		return fence.Gate{Reason: reasonPaused, Message: fmt.Sprintf(
+			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), annotationPaused)}
 	case !enforce:
 		return fence.Gate{Reason: reasonDryRun, Message: "dry run was switched on after the fence began"}
 	}

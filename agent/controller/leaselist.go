@@ -10,7 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/fence/nodefence"
 )
 
-// leaseLister lists the Leases of all nodes, with one request for each leasePeriod: a Lease that is first read when its
+// leaseLister lists the Leases of all nodes, with one request each: a Lease that is first read when its
 // node is not Ready would have to be unchanged for the grace period from then on.
 type leaseLister struct {
 	reconciler *reconciler
@@ -24,8 +24,6 @@ type leaseLister struct {
 // Start implements manager.Runnable. It runs while this process is the leader, and returns an error if it must not be
 // the leader any more.
 func (l *leaseLister) Start(ctx context.Context) error {
-	ticker := time.NewTicker(leasePeriod)
-	defer ticker.Stop()
 	for {
 		l.list(ctx)
 		if err := l.own.check(ctx); err != nil {
@@ -34,9 +32,18 @@ func (l *leaseLister) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-time.After(l.period()):
 		}
 	}
+}
+
+// period returns the time to the next list.
+func (l *leaseLister) period() time.Duration {
+	config, loaded := l.reconciler.config.current()
+	if !loaded {
+		return configWait
+	}
+	return min(leasePeriod, max(time.Second, config.Policy.Timings.Grace.Duration/listsPerGrace))
 }
 
 // list lists the Leases, has the nodes looked at that are Ready in the cache although their Lease is too old, and
@@ -58,7 +65,8 @@ func (l *leaseLister) list(ctx context.Context) {
 	})
 	nodes := &corev1.NodeList{}
 	fences := &nodefence.NodeFenceList{}
-	if r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy) != nil || r.cached.List(ctx, fences, client.UnsafeDisableDeepCopy) != nil {
+	if r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy) != nil ||
+		r.cached.List(ctx, fences, client.UnsafeDisableDeepCopy) != nil {
 		return // the cache has not started
 	}
 	config, _ := r.config.current()

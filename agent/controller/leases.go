@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// leasePeriod is the time between two lists of the Leases: the kubelet renews its own as often.
+	// leasePeriod is the longest time between two lists of the Leases: the kubelet renews its own as often.
 	leasePeriod = 10 * time.Second
+	// listsPerGrace is how many lists there are in one grace period, so that those who count Leases which are older than
+	// half of it count no healthy node.
+	listsPerGrace = 6
 	// leaseMaxAge is the age at which a list of the Leases no longer tells which nodes are healthy.
 	leaseMaxAge = 3 * leasePeriod
 )
@@ -67,9 +70,9 @@ func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 	return s.since
 }
 
-// list takes a list of all Leases, by node, with the times when it was asked for and when it was answered. It comes from a cache of the API server, so
-// that it may be late: what is older than a Lease that was seen already does not count. Nodes that are not in it are
-// forgotten.
+// list takes a list of all Leases, by node, with the times when it was asked for and when it was answered. It comes
+// from a cache of the API server, so that it may be late: what is older than a Lease that was seen already does not
+// count. Nodes that are not in it are forgotten.
 func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,12 +101,12 @@ func (l *leases) lease(node string, now time.Time) fence.Lease {
 	return fence.Lease{Known: true, Found: ok, Renewed: s.renewed, UnchangedSince: s.since}
 }
 
-// unchanged reports whether the Lease of a node is known to be unchanged for a time.
-func (l *leases) unchanged(node string, d time.Duration, now time.Time) bool {
+// unchanged reports whether the last list showed that the Lease of a node is unchanged for a time.
+func (l *leases) unchanged(node string, d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.seen[node]
-	return ok && now.Sub(s.since) >= d
+	return ok && l.listed.Sub(s.since) >= d
 }
 
 // forgetAll is called in an outage of the API server: kubelets can't renew their Leases in it either.

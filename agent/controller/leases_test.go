@@ -50,9 +50,13 @@ func TestSightings(t *testing.T) {
 		if got := l.seen["n1"].since; !got.Equal(at(tt.since)) {
 			t.Errorf("%s: unchanged since %v; want %v", name, got.Sub(start), at(tt.since).Sub(start))
 		}
-		since := at(tt.since)
-		if l.unchanged("n1", time.Minute, since.Add(time.Minute-1)) || !l.unchanged("n1", time.Minute, since.Add(time.Minute)) {
-			t.Errorf("%s: not unchanged for a minute after exactly one", name)
+		last := l.seen["n1"].renewal
+		for after, want := range map[time.Duration]bool{time.Minute - 1: false, time.Minute: true} {
+			now := at(tt.since).Add(after)
+			l.list(map[string]renewal{"n1": last}, now, now)
+			if got := l.unchanged("n1", time.Minute); got != want {
+				t.Errorf("%s: unchanged for a minute after %v: %t; want %t", name, after, got, want)
+			}
 		}
 	}
 }
@@ -81,7 +85,7 @@ func TestListedLeases(t *testing.T) {
 	}
 	l.forgetAll()
 	check("outage", "n2", now, fence.Lease{})
-	if l.unchanged("n2", 0, now) {
+	if l.unchanged("n2", 0) {
 		t.Error("a Lease is known after an outage")
 	}
 }
@@ -93,6 +97,54 @@ func testLister(r *reconciler) (l *leaseLister, notified map[string]int) {
 		reconciler: r, own: &ownNode{}, failed: &unreadable{log: r.log},
 		notify: func(_ context.Context, node string) { notified[node]++ },
 	}, notified
+}
+
+// There are several lists in one grace period, and not more than one each second.
+func TestListPeriod(t *testing.T) {
+	r, _ := testReconciler(t, nil, interceptor.Funcs{})
+	l, _ := testLister(r)
+	for grace, want := range map[time.Duration]time.Duration{
+		time.Minute: 10 * time.Second, time.Hour: 10 * time.Second, 12 * time.Second: 2 * time.Second, time.Second: time.Second,
+	} {
+		r.config.config.Policy.Timings.Grace.Duration = grace
+		if got := l.period(); got != want {
+			t.Errorf("grace %v: period %v; want %v", grace, got, want)
+		}
+	}
+	r.config.loaded = false
+	if got := l.period(); got != configWait {
+		t.Errorf("without a configuration: period %v; want %v", got, configWait)
+	}
+}
+
+// The leader lists until it is stopped, and ends with an error when it must not be the leader.
+func TestListerStart(t *testing.T) {
+	for name, dead := range map[string]bool{"stopped": false, "own node not Ready": true} {
+		synctest.Test(t, func(t *testing.T) {
+			lists := 0
+			n := healthyNode("n1")
+			if dead {
+				n = deadNode()
+			}
+			r, _ := testReconciler(t, nil, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+					if _, ok := o.(*coordinationv1.LeaseList); ok {
+						lists++
+					}
+					return c.List(ctx, o, options...)
+				},
+			}, n, replica("n2"))
+			l, _ := testLister(r)
+			l.own = &ownNode{name: "n1", live: r.observer.live}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute-time.Second)
+			defer cancel()
+			began := time.Now()
+			err := l.Start(ctx)
+			if (err != nil) != dead || dead && time.Since(began) > ownNodeGrace+leasePeriod || !dead && lists != 6 {
+				t.Errorf("%s: Start = %v after %v and %d lists", name, err, time.Since(began), lists)
+			}
+		})
+	}
 }
 
 // listFor lists the Leases and reconciles n1, as the leader does, for a time.
@@ -155,7 +207,11 @@ func TestFailedList(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		held bool
-	}{"outage": {unavailable(), true}, "network": {context.DeadlineExceeded, true}, "refused": {refuseAccess("leases"), false}} {
+	}{
+		"outage":  {unavailable(), true},
+		"network": {context.DeadlineExceeded, true},
+		"refused": {refuseAccess("leases"), false},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			fail := false
 			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{
@@ -195,7 +251,8 @@ func TestMembers(t *testing.T) {
 		t.Errorf("members without a list = %+v; want n1 with an unknown Lease", got)
 	}
 	l.list(map[string]renewal{"n1": {now, 1}}, now, now)
-	if got := members(nodes, l, now)[0].Lease; !got.Known || !got.Found || !got.Renewed.Equal(now) || !got.UnchangedSince.Equal(now) {
+	want := fence.Lease{Known: true, Found: true, Renewed: now, UnchangedSince: now}
+	if got := members(nodes, l, now)[0].Lease; got != want {
 		t.Errorf("Lease of n1 = %+v; want that of the list", got)
 	}
 }

@@ -29,7 +29,7 @@ func newOwnNode(o *Options, live liveReader) *ownNode {
 		n.name = o.NodeName
 	}
 	n.warn = func() {
-		o.Log.Warn("the node of the controller is not Ready, and there is no replica that could become the leader; fencing goes on",
+		o.Log.Warn("the node of the controller is not Ready, and no replica can become the leader; fencing goes on",
 			"node", n.name)
 	}
 	return n
@@ -69,6 +69,6 @@ func (o *ownNode) check(ctx context.Context) error {
 		o.alone = true
 		return nil
 	}
-	return fmt.Errorf("the node %s of the leader is not Ready since %s: the leadership is given up, and pod %s can become the leader",
+	return fmt.Errorf("the leader's node %s is not Ready since %s: the leadership is given up; pod %s can become the leader",
 		o.name, o.since.UTC().Format(time.RFC3339), other)
 }

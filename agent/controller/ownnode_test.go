@@ -66,9 +66,9 @@ func TestOwnNode(t *testing.T) {
 				}
 			}
 			look("first", false)
-			time.Sleep(ownNodeGrace - 1)
+			time.Sleep(ownNodeGrace - time.Nanosecond)
 			look("early", false)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			look("late", tt.stepped)
 			look("again", tt.stepped)
 			if warned != tt.warned {

@@ -20,11 +20,11 @@ func pausedUntil(n *corev1.Node, now time.Time) (time.Time, error) {
 	until, err := time.Parse(time.RFC3339, value)
 	switch {
 	case err != nil:
-		return time.Time{}, fmt.Errorf("the value %.64q of annotation %s is no RFC 3339 time such as %s: the node is fenced as if it were not there",
-			value, annotationPaused, now.UTC().Add(time.Hour).Format(time.RFC3339))
+		return time.Time{}, fmt.Errorf("annotation %s has the value %.64q, which is no RFC 3339 time such as %s: it "+
+			"does not count, and the node can be fenced", annotationPaused, value, now.UTC().Add(time.Hour).Format(time.RFC3339))
 	case until.After(now.Add(maxPause)):
-		return time.Time{}, fmt.Errorf("the time %s of annotation %s is more than %s ahead: the node is fenced as if it were not there",
-			value, annotationPaused, maxPause)
+		return time.Time{}, fmt.Errorf("annotation %s has the time %s, which is more than %.0f h ahead: it does not "+
+			"count until then, and the node can be fenced", annotationPaused, value, maxPause.Hours())
 	case !until.After(now):
 		return time.Time{}, nil
 	}

@@ -28,10 +28,10 @@ func TestPausedUntil(t *testing.T) {
 		"2026-11-01T12:00:00Z":      {},
 		"2020-01-01T00:00:00Z":      {},
 		"2026-11-02T12:00:00Z":      {want: now.Add(maxPause)},
-		"2026-11-02T12:00:01Z":      {err: "more than 24h0m0s ahead"},
-		"2099-01-01T00:00:00Z":      {err: "more than 24h0m0s ahead"},
+		"2026-11-02T12:00:01Z":      {err: "more than 24 h ahead"},
+		"2099-01-01T00:00:00Z":      {err: "more than 24 h ahead"},
 		"":                          {err: "no RFC 3339 time such as 2026-11-01T13:00:00Z"},
-		"true":                      {err: `the value "true"`},
+		"true":                      {err: `has the value "true"`},
 		"1h":                        {err: "no RFC 3339 time"},
 		"2026-11-01 13:00:00":       {err: "no RFC 3339 time"},
 	} {

@@ -58,7 +58,8 @@ func rights(namespace string, elect bool) []right {
 	return list
 }
 
-// remediatorRights are those of deploy/kubernetes/controller/medik8s/rbac.yaml. They are needed if the namespace exists.
+// remediatorRights are those of deploy/kubernetes/controller/medik8s/rbac.yaml. They are needed if the namespace
+// exists.
 var remediatorRights = []right{{
 	namespace: remediatorNamespace, group: coordinationv1.GroupName, resource: "leases",
 	verbs: []string{"get", "create", "update", "delete"},

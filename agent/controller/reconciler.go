@@ -158,9 +158,9 @@ func after(wake time.Time) reconcile.Result {
 	return reconcile.Result{RequeueAfter: max(time.Until(wake), 10*time.Millisecond)}
 }
 
-// suspected reports whether a node must be read from the API server: it is not Ready and has a plan, its Lease is too
-// old and it has a plan, has a fence that has not ended, has taints of the controller, or has a fence that is old enough to be deleted. wake is when that
-// changes by itself.
+// suspected reports whether a node must be read from the API server: it has a plan and is not Ready, or its Lease is
+// too old; or it has a fence that has not ended, has taints of the controller, or has a fence that is old enough to be
+// deleted. wake is when that changes by itself.
 func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Config) (look bool, wake time.Time, err error) {
 	node, nf := &corev1.Node{}, &nodefence.NodeFence{}
 	found, err := r.get(ctx, name, node)
@@ -199,7 +199,7 @@ func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Co
 // the cache, the cache may be late.
 func (r *reconciler) silent(name string, config *plan.Config) bool {
 	p, planned := config.Plans[name]
-	return planned && r.observer.leases.unchanged(name, p.Timings.Grace.Duration, time.Now())
+	return planned && r.observer.leases.unchanged(name, p.Timings.Grace.Duration)
 }
 
 // get reads an object from the cache.
