@@ -101,6 +101,12 @@ func (p *pass) storm(ctx context.Context, policy fence.Policy) fence.Gate {
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 	}
 	now := time.Now()
+	if !p.observer.leases.listedRecently(now) {
+		if err := p.observer.listLeases(ctx); err != nil {
+			return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+		}
+		now = time.Now()
+	}
 	return fence.Storm(p.name, members(nodes.Items, p.observer.leases, now), states(list), policy, now)
 }
 

@@ -7,11 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/fence"
@@ -92,6 +94,38 @@ func TestWithheld(t *testing.T) {
 			}
 			if got := heldReason(getFence(t, api).State.Conditions); got != tt.reason {
 				t.Errorf("%s: held by %q; want %q", name, got, tt.reason)
+			}
+		})
+	}
+}
+
+// Without the Leases of the nodes it is unknown how many are healthy: the gate lists them, or stays closed.
+func TestGateLists(t *testing.T) {
+	for name, refused := range map[string]error{"listed": nil, "refused": refuseAccess("leases")} {
+		synctest.Test(t, func(t *testing.T) {
+			lists := 0
+			r, _ := testReconciler(t, nil, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+					if _, ok := o.(*coordinationv1.LeaseList); ok {
+						if lists++; refused != nil {
+							return refused
+						}
+					}
+					return c.List(ctx, o, options...)
+				},
+			}, deadNode(), healthyNode("n2"), healthyNode("n3"))
+			config, _ := r.config.current()
+			p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
+			for i, wait := range []time.Duration{0, leaseMaxAge, time.Nanosecond} {
+				time.Sleep(wait)
+				g := p.gate(t.Context(), &fence.State{Node: "n1"})
+				want := []int{1, 1, 2}[i]
+				if refused != nil {
+					want = i + 1
+				}
+				if g.Open != (refused == nil) || !g.Open && g.Reason != reasonUnknown || lists != want {
+					t.Errorf("%s, %d: gate = %+v after %d lists; want %d", name, i, g, lists, want)
+				}
 			}
 		})
 	}

@@ -52,17 +52,7 @@ func (l *leaseLister) list(ctx context.Context) {
 	r := l.reconciler
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	asked := time.Now()
-	l.failed.read("Leases of all nodes", func() error {
-		all, err := r.observer.live.leases(ctx)
-		if ctx.Err() == nil && outage(err) {
-			r.observer.leases.forgetAll()
-		}
-		if err == nil {
-			r.observer.leases.list(all, asked, time.Now())
-		}
-		return err
-	})
+	l.failed.read("Leases of all nodes", func() error { return r.observer.listLeases(ctx) })
 	nodes := &corev1.NodeList{}
 	fences := &nodefence.NodeFenceList{}
 	if r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy) != nil ||

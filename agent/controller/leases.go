@@ -94,11 +94,22 @@ func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 func (l *leases) lease(node string, now time.Time) fence.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.listed.IsZero() || now.Sub(l.listed) > leaseMaxAge {
+	if !l.recent(now) {
 		return fence.Lease{}
 	}
 	s, ok := l.seen[node]
 	return fence.Lease{Known: true, Found: ok, Renewed: s.renewed, UnchangedSince: s.since}
+}
+
+// listedRecently reports whether the last list is recent.
+func (l *leases) listedRecently(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.recent(now)
+}
+
+func (l *leases) recent(now time.Time) bool {
+	return !l.listed.IsZero() && now.Sub(l.listed) <= leaseMaxAge
 }
 
 // unchanged reports whether the last list showed that the Lease of a node is unchanged for a time.

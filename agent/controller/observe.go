@@ -46,6 +46,19 @@ func (o *observer) lease(ctx context.Context, name string) (l fence.Lease) {
 	return l
 }
 
+// listLeases lists the Leases of all nodes.
+func (o *observer) listLeases(ctx context.Context) error {
+	asked := time.Now()
+	all, err := o.live.leases(ctx)
+	if outage(err) {
+		o.leases.forgetAll()
+	}
+	if err == nil {
+		o.leases.list(all, asked, time.Now())
+	}
+	return err
+}
+
 // load returns what is known of the pods and volumes of a node.
 func (o *observer) load(ctx context.Context, name string) (l fence.Load) {
 	var pods []corev1.Pod
