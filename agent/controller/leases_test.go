@@ -9,6 +9,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -97,6 +98,24 @@ func testLister(r *reconciler) (l *leaseLister, notified map[string]int) {
 		reconciler: r, own: &ownNode{}, failed: &unreadable{log: r.log},
 		notify: func(_ context.Context, node string) { notified[node]++ },
 	}, notified
+}
+
+// The list is served from the API server's cache, and is of one namespace.
+func TestLeaseRequest(t *testing.T) {
+	r, _ := testReconciler(t, nil, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+			var got client.ListOptions
+			got.ApplyOptions(options)
+			if raw := got.AsListOptions(); raw.ResourceVersion != "0" || raw.Limit != 0 || got.Namespace != leaseNamespace {
+				t.Errorf("list of %s with %+v; want resourceVersion 0 and no limit", got.Namespace, raw)
+			}
+			return c.List(ctx, o, options...)
+		},
+	}, leaseOf("n1", time.Now()), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "n2"}})
+	all, err := r.observer.live.leases(t.Context())
+	if _, ok := all["n1"]; err != nil || len(all) != 1 || !ok {
+		t.Errorf("leases = %v, %v; want that of n1, because that of n2 was never renewed", all, err)
+	}
 }
 
 // There are several lists in one grace period, and not more than one each second.

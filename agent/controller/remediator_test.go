@@ -270,6 +270,36 @@ func TestFenceTakesLease(t *testing.T) {
 	})
 }
 
+// While the storm policy holds a fence, a Lease that it has is renewed, and one that it has not is not taken.
+func TestHeldFenceKeepsLease(t *testing.T) {
+	for name, tt := range map[string]struct {
+		held bool
+		want string
+	}{"held": {true, programName}, "not held": {false, ""}} {
+		synctest.Test(t, func(t *testing.T) {
+			r, api := testReconciler(t, nil, interceptor.Funcs{}, deadNode(), healthyNode("n2"), healthyNode("n3"))
+			r.config.config.Policy.Percentage = 0
+			if tt.held {
+				if err := r.remediators.acquire(t.Context(), deadNode(), true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(remediatorDuration / 2)
+			config, _ := r.config.current()
+			p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
+			if g := p.gate(t.Context(), &fence.State{Node: "n1"}); g.Open || g.Reason != fence.ReasonTooManyUnhealthy {
+				t.Errorf("%s: gate = %+v; want %s", name, g, fence.ReasonTooManyUnhealthy)
+			}
+			if got := holderOf(t, api); got != tt.want {
+				t.Errorf("%s: holder = %q; want %q", name, got, tt.want)
+			}
+			if l := getRemediatorLease(t, api); l != nil && time.Since(l.Spec.RenewTime.Time) > time.Second {
+				t.Errorf("%s: renewed %v ago; want now", name, time.Since(l.Spec.RenewTime.Time))
+			}
+		})
+	}
+}
+
 // A fence in dry run honours the Lease, and does not take it.
 func TestDryRunTakesNoLease(t *testing.T) {
 	for holder, want := range map[string]string{"nhc": reasonRemediator, "": ""} {

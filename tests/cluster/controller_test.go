@@ -35,7 +35,11 @@ var controllerRights = map[string][]string{
 	},
 	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
 	"default":         {"events.k8s.io/events create", "events.k8s.io/events patch"},
-	"kube-system":     nil,
+	"medik8s-leases": {
+		"coordination.k8s.io/leases create", "coordination.k8s.io/leases delete",
+		"coordination.k8s.io/leases get", "coordination.k8s.io/leases update",
+	},
+	"kube-system": nil,
 }
 
 // TestController: the commands of the README install evictd-controller. The API server accepts its objects and those of
@@ -54,6 +58,7 @@ func TestController(t *testing.T) {
 	}
 	// The API server warns about a pod that has more than the Pod Security Standard restricted allows.
 	r.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"evictd","labels":{"pod-security.kubernetes.io/warn":"restricted"}}}`)
+	r.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"medik8s-leases"}}`)
 	for _, doc := range append(documents(namespace), docs...) {
 		r.applyObject(doc)
 	}
