@@ -5,12 +5,14 @@
 // What it adds to the decision:
 //
 //   - Decisions are made with [liveReader], a type of its own, never with the cache. The cache only says which nodes
-//     are looked at: those that are not Ready or have a NodeFence. For other nodes there is no request besides the watches.
+//     are looked at: those that are not Ready, whose Lease is too old, or that have a NodeFence. For other nodes there is
+//     no request besides the watches and the list of all Leases.
 //   - A state is saved with the resourceVersion that it was computed from before an order of it is carried out. After a
 //     conflict, state and orders are thrown away; outcomes and readings are kept until a state that has them was
 //     accepted.
-//   - Just before a device switches off or on, and with no Step of the node in between, the Node, its Lease and the
-//     NodeFence are read again. See [executor].
+//   - Just before a device switches off or on, and with no Step of the node in between, the Node, its Lease, the
+//     NodeFence, and the Lease that remediators share are read again. See [executor].
+//   - What a person sets at the Node or in the configuration ends a release that has begun: see [withdrawn].
 //   - If the proof is missing in the saved state, no out-of-service taint is set and no pod is deleted, whatever was
 //     ordered.
 //   - The process waits at its start until it has all rights: see [awaitPrerequisites].

@@ -59,7 +59,13 @@ type executor struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	nodes   map[string]*work
-	devices map[string]chan struct{} // has an element while the device is in use
+	devices map[string]*deviceUse
+}
+
+// deviceUse is a device that is in use or waited for.
+type deviceUse struct {
+	busy  chan struct{} // has an element while the device is in use
+	users int           // of it and those that wait
 }
 
 // work is what is in flight for a node, and the results that are not yet consumed.
@@ -76,7 +82,7 @@ func newExecutor(ctx context.Context, m *metrics, log *slog.Logger) *executor {
 	ctx, cancel := context.WithCancel(ctx)
 	return &executor{
 		metrics: m, log: log, ctx: ctx, cancel: cancel,
-		nodes: make(map[string]*work), devices: make(map[string]chan struct{}),
+		nodes: make(map[string]*work), devices: make(map[string]*deviceUse),
 	}
 }
 
@@ -320,20 +326,44 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 // acquire waits until no other goroutine uses a device.
 func (e *executor) acquire(ctx context.Context, name string) (release func(), err error) {
 	e.mu.Lock()
-	c := e.devices[name]
-	if c == nil {
-		c = make(chan struct{}, 1)
-		e.devices[name] = c
+	d := e.devices[name]
+	if d == nil {
+		d = &deviceUse{busy: make(chan struct{}, 1)}
+		e.devices[name] = d
 	}
+	d.users++
 	e.mu.Unlock()
+	leave := func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if d.users--; d.users == 0 {
+			delete(e.devices, name)
+		}
+	}
 	if err := ctx.Err(); err != nil {
+		leave()
 		return nil, err
 	}
 	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
+	case d.busy <- struct{}{}:
+		return func() {
+			<-d.busy
+			leave()
+		}, nil
 	case <-ctx.Done():
+		leave()
 		return nil, ctx.Err()
+	}
+}
+
+// prune removes the results of nodes that are not present, and for which nothing is in flight.
+func (e *executor) prune(present map[string]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for node, w := range e.nodes {
+		if !present[node] && w.act == "" && len(w.reading) == 0 {
+			delete(e.nodes, node)
+		}
 	}
 }
 

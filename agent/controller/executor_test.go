@@ -134,6 +134,38 @@ func TestOneActInFlight(t *testing.T) {
 	})
 }
 
+// A device that several wait for is used by one at a time, also by those that come when one of them has left.
+func TestDeviceUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := testExecutor(t.Context(), &faultyDevice{})
+		first, err := e.acquire(t.Context(), "bmc1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := e.acquire(short, "bmc1"); err == nil {
+			t.Error("a device in use was acquired")
+		}
+		if _, err := e.acquire(short, "bmc1"); err == nil {
+			t.Error("a device in use was acquired after another had given up")
+		}
+		go func() {
+			time.Sleep(time.Minute)
+			first()
+		}()
+		began := time.Now()
+		second, err := e.acquire(t.Context(), "bmc1")
+		if err != nil || time.Since(began) != time.Minute {
+			t.Errorf("acquired after %v, %v; want when it was free", time.Since(began), err)
+		}
+		second()
+		if len(e.devices) != 0 {
+			t.Errorf("%d devices are remembered; want none", len(e.devices))
+		}
+	})
+}
+
 func TestReadings(t *testing.T) {
 	for name, tt := range map[string]struct {
 		device *faultyDevice

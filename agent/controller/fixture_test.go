@@ -164,9 +164,13 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	create := functions.Create
 	functions.Create = func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 		if o.GetUID() == "" {
 			o.SetUID(fenceUID)
+		}
+		if create != nil {
+			return create(ctx, c, o, options...)
 		}
 		return c.Create(ctx, o, options...)
 	}
@@ -181,7 +185,8 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 	settings.config.Policy.Enforce, settings.config.Policy.AppliesTo = true, fence.All
 	r := &reconciler{
 		cached: api, writer: api, config: settings, executor: testExecutor(t.Context(), d),
-		recorder: recorder{&events.FakeRecorder{}}, log: log, identity: "c1-0",
+		remediators: &remediatorLeases{live: newLiveReader(api, "evictd"), writer: api, log: log},
+		recorder:    recorder{&events.FakeRecorder{}}, log: log, identity: "c1-0",
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: log}},
 	}
 	return r, api
@@ -191,4 +196,14 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 func refusePatch(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", corev1.Resource("nodes"), "n1",
 		"the server rejected our request due to an error in our request", 0, false)
+}
+
+// refuseAccess answers as the API server does without a right.
+func refuseAccess(resource string) error {
+	return apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("no access"))
+}
+
+// unavailable answers as the API server does in an outage.
+func unavailable() error {
+	return apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "get", corev1.Resource("x"), "n1", "", 0, false)
 }

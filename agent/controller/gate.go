@@ -2,10 +2,13 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/agent/fence/nodefence"
@@ -13,26 +16,79 @@ import (
 
 // The reasons of a gate that is closed by the controller itself. Those of the storm policy are in agent/fence.
 const (
-	reasonOwnNode  = "OwnNode"
-	reasonExcluded = "Excluded"
-	reasonDryRun   = "DryRun"
-	reasonUnknown  = "FencesUnknown"
+	reasonOwnNode    = "OwnNode"
+	reasonExcluded   = "Excluded"
+	reasonPaused     = "Paused"
+	reasonDryRun     = "DryRun"
+	reasonRemediator = "RemediatorLease"
+	reasonUnknown    = "FencesUnknown"
 )
 
-var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonDryRun, reasonUnknown)
+var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator, reasonUnknown)
 
-// gate returns the verdict on new acts of a fence. The nodes are those of the cache; the fences are read again, so that
-// those that this process has just saved count.
-func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
-	policy := p.config.Policy
+// withheld returns a closed gate if a person, or the place of the controller, forbids acts against a node that was just
+// read.
+func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
+	// An annotation that does not count was reported.
+	until, _ := pausedUntil(node, time.Now())
 	switch {
-	case p.name == p.ownNode:
+	case node.Name == r.ownNode:
 		return fence.Gate{Reason: reasonOwnNode, Message: "the controller runs on the node itself: move it to another node"}
-	case p.node != nil && excluded(p.node):
+	case excluded(node):
 		return fence.Gate{Reason: reasonExcluded, Message: "the node has the label " + labelExclude}
-	case !policy.Enforce && !state.DryRun:
+	case !until.IsZero():
+		return fence.Gate{Reason: reasonPaused, Message: fmt.Sprintf(
+			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), annotationPaused)}
+	case !enforce:
 		return fence.Gate{Reason: reasonDryRun, Message: "dry run was switched on after the fence began"}
 	}
+	return fence.Gate{Open: true}
+}
+
+// withdrawn reports whether a gate that was closed for a reason also ends a release that has begun. Without the storm
+// policy's numbers, or with worse ones, it goes on: the machine is off.
+func withdrawn(reason string) bool {
+	switch reason {
+	case reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator:
+		return true
+	}
+	return false
+}
+
+// gate returns the verdict on new acts of a fence, and on the release. The nodes are those of the cache; the fences are
+// read again, so that those that this process has just saved count.
+func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
+	policy := p.config.Policy
+	if p.node != nil {
+		if g := p.withheld(p.node, policy.Enforce || state.DryRun); !g.Open {
+			return g
+		}
+	}
+	gate := p.storm(ctx, policy)
+	if p.node == nil || !gate.Open && !p.remediators.holds(p.name) {
+		return gate
+	}
+	err := p.remediators.acquire(ctx, p.node, !state.DryRun && !waitsForPerson(state))
+	var held *heldError
+	switch {
+	case errors.As(err, &held):
+		return fence.Gate{Reason: reasonRemediator, Message: err.Error()}
+	case err != nil:
+		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	}
+	return gate
+}
+
+// waitsForPerson reports whether a fence acts no more until a person, or the node, changes something. Maintenance may
+// then take the node's Lease.
+func waitsForPerson(s *fence.State) bool {
+	return slices.ContainsFunc([]string{
+		fence.ConditionGaveUp, fence.ConditionVerificationFailed, fence.ConditionNodeDidNotReturn,
+	}, func(condition string) bool { return meta.IsStatusConditionTrue(s.Conditions, condition) })
+}
+
+// storm returns the verdict of the storm policy.
+func (p *pass) storm(ctx context.Context, policy fence.Policy) fence.Gate {
 	list, err := p.observer.live.nodeFences(ctx)
 	if err != nil {
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
@@ -41,21 +97,22 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 	if err := p.cached.List(ctx, nodes); err != nil {
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 	}
-	leases, err := p.observer.live.leases(ctx)
-	if err != nil {
-		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	now := time.Now()
+	if !p.observer.leases.listedRecently(now) {
+		if err := p.observer.listLeases(ctx); err != nil {
+			return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+		}
+		now = time.Now()
 	}
-	return fence.Storm(p.name, members(nodes.Items, leases), states(list), policy, time.Now())
+	return fence.Storm(p.name, members(nodes.Items, p.observer.leases, now), states(list), policy, now)
 }
 
-// members returns the nodes as the storm policy sees them, with the renewTimes of the Leases that exist.
-func members(nodes []corev1.Node, leases map[string]time.Time) []fence.Member {
+// members returns the nodes as the storm policy sees them, with their Leases in the last list.
+func members(nodes []corev1.Node, leases *leases, now time.Time) []fence.Member {
 	list := make([]fence.Member, 0, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
-		lease := fence.Lease{Known: true}
-		lease.Renewed, lease.Found = leases[n.Name]
-		list = append(list, fence.Member{Node: nodeFacts(n), Lease: lease, Excluded: excluded(n)})
+		list = append(list, fence.Member{Node: nodeFacts(n), Lease: leases.lease(n.Name, now), Excluded: excluded(n)})
 	}
 	return list
 }
@@ -78,6 +135,10 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 	plan, planned := p.config.Plans[p.name]
 	node := nodeFacts(p.node)
 	if !planned || node.Ready == fence.ReadyTrue || excluded(p.node) {
+		return nil, nil
+	}
+	if until, _ := pausedUntil(p.node, time.Now()); !until.IsZero() {
+		p.until(until)
 		return nil, nil
 	}
 	lease := p.observer.lease(ctx, p.name)

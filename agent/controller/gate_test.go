@@ -8,9 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -92,23 +95,6 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// Nodes in repair are among the members, because the majority of the control plane is one of all its nodes.
-func TestMembers(t *testing.T) {
-	renewed := time.Now()
-	repair := healthyNode("n2")
-	repair.Labels = map[string]string{labelExclude: "true"}
-	got := members([]corev1.Node{*healthyNode("n1"), *repair}, map[string]time.Time{"n1": renewed})
-	if len(got) != 2 || got[0].Excluded || !got[1].Excluded {
-		t.Fatalf("members = %+v; want two, n2 excluded", got)
-	}
-	if l := got[0].Lease; !l.Known || !l.Found || !l.Renewed.Equal(renewed) {
-		t.Errorf("Lease of n1 = %+v; want renewed at %v", l, renewed)
-	}
-	if l := got[1].Lease; !l.Known || l.Found {
-		t.Errorf("Lease of n2 = %+v; want none", l)
-	}
-}
-
 // A person's confirmation overrides the storm policy, not what the controller itself closes the gate for.
 func TestGateOverride(t *testing.T) {
 	for reason, want := range map[string]bool{
@@ -137,4 +123,159 @@ func TestGateOverride(t *testing.T) {
 			t.Errorf("gate = %+v; want %s, overridable: %t", g, reason, want)
 		}
 	}
+}
+
+// heldReason returns the reason of the condition StormHold, empty if it is not true.
+func heldReason(conditions []metav1.Condition) string {
+	if c := meta.FindStatusCondition(conditions, fence.ConditionStormHold); c != nil && c.Status == metav1.ConditionTrue {
+		return c.Reason
+	}
+	return ""
+}
+
+// What a person sets at the node, or in the configuration, stops a fence before its first act.
+func TestWithheld(t *testing.T) {
+	for name, tt := range map[string]struct {
+		node   func(*corev1.Node)
+		own    string
+		dryRun bool
+		reason string
+	}{
+		"excluded": {node: func(n *corev1.Node) { n.Labels = map[string]string{labelExclude: "true"} }, reason: reasonExcluded},
+		"paused":   {node: paused, reason: reasonPaused},
+		"own node": {own: "n1", reason: reasonOwnNode},
+		"dry run":  {dryRun: true, reason: reasonDryRun},
+		"none":     {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &faultyDevice{uuid: machine, status: func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }}
+			n := deadNode()
+			if tt.node != nil {
+				tt.node(n)
+			}
+			r, api := testReconciler(t, d, interceptor.Funcs{}, n, healthyNode("n2"), healthyNode("n3"),
+				leaseOf("n1", time.Now().Add(-time.Hour)), runningFence(func(s *fence.State) { s.Status, s.Attempt = fence.New, 0 }))
+			r.executor.check, r.ownNode, r.config.config.Policy.Enforce = r.checkAct, tt.own, !tt.dryRun
+			reconcileFor(t, r, 5*time.Minute)
+			if acted := d.called("off") > 0; acted != (tt.reason == "") {
+				t.Errorf("%s: off was sent: %t", name, acted)
+			}
+			if got := heldReason(getFence(t, api).State.Conditions); got != tt.reason {
+				t.Errorf("%s: held by %q; want %q", name, got, tt.reason)
+			}
+		})
+	}
+}
+
+// Without the Leases of the nodes it is unknown how many are healthy: the gate lists them, or stays closed.
+func TestGateLists(t *testing.T) {
+	for name, refused := range map[string]error{"listed": nil, "refused": refuseAccess("leases")} {
+		synctest.Test(t, func(t *testing.T) {
+			lists := 0
+			r, _ := testReconciler(t, nil, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, options ...client.ListOption) error {
+					if _, ok := o.(*coordinationv1.LeaseList); ok {
+						if lists++; refused != nil {
+							return refused
+						}
+					}
+					return c.List(ctx, o, options...)
+				},
+			}, deadNode(), healthyNode("n2"), healthyNode("n3"))
+			config, _ := r.config.current()
+			p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
+			for i, wait := range []time.Duration{0, leaseMaxAge, time.Nanosecond} {
+				time.Sleep(wait)
+				g := p.gate(t.Context(), &fence.State{Node: "n1"})
+				want := []int{1, 1, 2}[i]
+				if refused != nil {
+					want = i + 1
+				}
+				if g.Open != (refused == nil) || !g.Open && g.Reason != reasonUnknown || lists != want {
+					t.Errorf("%s, %d: gate = %+v after %d lists; want %d", name, i, g, lists, want)
+				}
+			}
+		})
+	}
+}
+
+// A release that has begun ends when dry run is switched on, or the node is excluded or paused: the out-of-service
+// taint is removed and no pod is deleted. The storm policy's numbers do not end it.
+func TestReleaseWithdrawn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(*reconciler, *corev1.Node)
+		release bool
+	}{
+		"goes on":  {func(*reconciler, *corev1.Node) {}, true},
+		"storm":    {func(r *reconciler, _ *corev1.Node) { r.config.config.Policy.Percentage = 0 }, true},
+		"dry run":  {func(r *reconciler, _ *corev1.Node) { r.config.config.Policy.Enforce = false }, false},
+		"excluded": {func(_ *reconciler, n *corev1.Node) { n.Labels = map[string]string{labelExclude: "true"} }, false},
+		"paused": {func(_ *reconciler, n *corev1.Node) {
+			n.Annotations[annotationPaused] = time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			renewed := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+			node := deadNode()
+			node.Spec.Taints = []corev1.Taint{quarantine, outOfService}
+			node.Annotations = map[string]string{annotationFence: fenceUID, annotationOutOfService: fenceUID}
+			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{}, node, healthyNode("n2"), healthyNode("n3"),
+				leaseOf("n1", renewed), pod("db-0", "StatefulSet", nil), runningFence(func(s *fence.State) { releasing(s, renewed) }))
+			n := getNode(t, api)
+			tt.change(r, n)
+			if err := api.Update(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Reconcile(t.Context(), request); err != nil {
+				t.Fatal(err)
+			}
+			if got := taintIndex(getNode(t, api), &outOfService) >= 0; got != tt.release {
+				t.Errorf("%s: out-of-service taint: %t; want %t", name, got, tt.release)
+			}
+			err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{})
+			if got := apierrors.IsNotFound(err); got != tt.release {
+				t.Errorf("%s: pod deleted: %t; want %t", name, got, tt.release)
+			}
+			if taintIndex(getNode(t, api), &quarantine) < 0 {
+				t.Errorf("%s: the quarantine was removed", name)
+			}
+		})
+	}
+}
+
+// What is remembered of nodes that are gone is removed, unless something is in flight for them.
+func TestPrune(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &faultyDevice{uuid: machine, off: func(context.Context) error {
+			time.Sleep(time.Minute)
+			return nil
+		}}
+		r, _ := testReconciler(t, d, interceptor.Funcs{}, healthyNode("kept"))
+		for _, node := range []string{"gone", "kept", "acting"} {
+			r.executor.pending(node, fenceUID)
+			r.saved(node)
+		}
+		r.pauses = map[string]string{"gone": "", "kept": ""}
+		r.remediators.setHeld("gone")
+		locked := r.lock("acting")
+		o := offOrder("1")
+		o.node = "acting"
+		r.executor.act(o)
+		synctest.Wait()
+		l, _ := testLister(r)
+		l.list(t.Context())
+		if n, k := len(r.nodes), len(r.executor.nodes); n != 2 || k != 2 || len(r.pauses) != 1 || len(r.remediators.held) != 0 {
+			t.Errorf("%d states, %d results, %d pauses, %d Leases; want 2, 2, 1 and 0", n, k, len(r.pauses), len(r.remediators.held))
+		}
+		locked.Unlock()
+		stale := r.saved("acting")
+		time.Sleep(2 * time.Minute)
+		l.list(t.Context())
+		if len(r.nodes) != 1 || len(r.executor.nodes) != 1 || len(r.executor.devices) != 0 {
+			t.Errorf("%d states, %d results, %d devices after the act; want 1, 1 and 0", len(r.nodes), len(r.executor.nodes), len(r.executor.devices))
+		}
+		if !stale.pruned || r.lock("acting") == stale {
+			t.Error("the state that was removed can still be locked")
+		}
+	})
 }

@@ -1,40 +1,123 @@
 package controller
 
 import (
+	"strconv"
 	"sync"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/evictd/evictd/agent/fence"
 )
 
-// leases remembers since when the Leases of suspected nodes are unchanged, by the controller's own clock: clocks of
-// nodes are not compared with it. It starts empty, so that each node has one grace period after a change of the leader.
+const (
+	// leasePeriod is the longest time between two lists of the Leases: the kubelet renews its own as often.
+	leasePeriod = 10 * time.Second
+	// listsPerGrace is how many lists there are in one grace period, so that those who count Leases which are older than
+	// half of it count no healthy node.
+	listsPerGrace = 6
+	// leaseMaxAge is the age at which a list of the Leases no longer tells which nodes are healthy.
+	leaseMaxAge = 3 * leasePeriod
+)
+
+// leases remembers since when the Leases of the nodes are unchanged, by the controller's own clock: clocks of nodes are
+// not compared with it. It starts empty, so that each node has one grace period after a change of the leader.
 type leases struct {
-	mu   sync.Mutex
-	seen map[string]sighting // by node
+	mu     sync.Mutex
+	seen   map[string]sighting // by node
+	listed time.Time           // when the last list was asked for
+}
+
+// renewal is what is read of a Lease.
+type renewal struct {
+	renewed time.Time
+	// version is the resourceVersion, 0 if it is not a number. A cache of the API server may have an older one.
+	version uint64
+}
+
+// renewalOf returns when a Lease was renewed. ok is false if it never was.
+func renewalOf(l *coordinationv1.Lease) (r renewal, ok bool) {
+	if l.Spec.RenewTime == nil {
+		return renewal{}, false
+	}
+	version, err := strconv.ParseUint(l.ResourceVersion, 10, 64)
+	if err != nil {
+		version = 0
+	}
+	return renewal{l.Spec.RenewTime.Time, version}, true
 }
 
 // sighting is when a renewTime was seen first.
-type sighting struct{ renewed, since time.Time }
+type sighting struct {
+	renewal
+	since time.Time
+}
 
-// observe returns since when the renewTime of a node's Lease is unchanged.
-func (l *leases) observe(node string, renewed, now time.Time) time.Time {
+// observe returns since when the renewTime of a node's Lease is unchanged. The Lease was read from the API server and
+// not from a cache.
+func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.seen[node]
-	if !ok || !s.renewed.Equal(renewed) {
-		s = sighting{renewed, now}
-		if l.seen == nil {
-			l.seen = make(map[string]sighting)
-		}
-		l.seen[node] = s
+	if !ok || !s.renewed.Equal(r.renewed) {
+		s.since = now
 	}
+	s.renewal = r
+	if l.seen == nil {
+		l.seen = make(map[string]sighting)
+	}
+	l.seen[node] = s
 	return s.since
 }
 
-// forget removes a node that is no longer suspected.
-func (l *leases) forget(node string) {
+// list takes a list of all Leases, by node, with the times when it was asked for and when it was answered. It comes
+// from a cache of the API server, so that it may be late: what is older than a Lease that was seen already does not
+// count. Nodes that are not in it are forgotten.
+func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.seen, node)
+	seen := make(map[string]sighting, len(all))
+	for node, r := range all {
+		s, ok := l.seen[node]
+		switch {
+		case !ok || !s.renewed.Equal(r.renewed) && r.version >= s.version:
+			s = sighting{r, answered}
+		case r.version > s.version:
+			s.version = r.version
+		}
+		seen[node] = s
+	}
+	l.seen, l.listed = seen, asked
+}
+
+// lease returns what the last list says of the Lease of a node: enough to count nodes, and not to fence one.
+func (l *leases) lease(node string, now time.Time) fence.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.recent(now) {
+		return fence.Lease{}
+	}
+	s, ok := l.seen[node]
+	return fence.Lease{Known: true, Found: ok, Renewed: s.renewed, UnchangedSince: s.since}
+}
+
+// listedRecently reports whether the last list is recent.
+func (l *leases) listedRecently(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.recent(now)
+}
+
+func (l *leases) recent(now time.Time) bool {
+	return !l.listed.IsZero() && now.Sub(l.listed) <= leaseMaxAge
+}
+
+// unchanged reports whether the last list showed that the Lease of a node is unchanged for a time.
+func (l *leases) unchanged(node string, d time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.seen[node]
+	return ok && l.listed.Sub(s.since) >= d
 }
 
 // forgetAll is called in an outage of the API server: kubelets can't renew their Leases in it either.
@@ -42,4 +125,5 @@ func (l *leases) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.seen)
+	l.listed = time.Time{}
 }

@@ -3,12 +3,13 @@ package controller
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,35 +74,55 @@ func (l liveReader) nodeFences(ctx context.Context) ([]nodefence.NodeFence, erro
 	return all, nil
 }
 
-// lease returns when the Lease of a node was renewed last. found is false if there is none.
-func (l liveReader) lease(ctx context.Context, node string) (renewed time.Time, found bool, err error) {
+// lease returns the Lease of a node. found is false if there is none, and if it was never renewed.
+func (l liveReader) lease(ctx context.Context, node string) (r renewal, found bool, err error) {
 	lease := &coordinationv1.Lease{}
 	err = l.reader.Get(ctx, types.NamespacedName{Namespace: leaseNamespace, Name: node}, lease)
 	switch {
 	case apierrors.IsNotFound(err):
-		return time.Time{}, false, nil
+		return renewal{}, false, nil
 	case err != nil:
-		return time.Time{}, false, fmt.Errorf("read Lease %s/%s: %w", leaseNamespace, node, err)
-	case lease.Spec.RenewTime == nil:
-		return time.Time{}, false, nil
+		return renewal{}, false, fmt.Errorf("read Lease %s/%s: %w", leaseNamespace, node, err)
 	}
-	return lease.Spec.RenewTime.Time, true, nil
+	r, found = renewalOf(lease)
+	return r, found, nil
 }
 
-// leases returns when the Lease of each node that has one was renewed last.
-func (l liveReader) leases(ctx context.Context) (map[string]time.Time, error) {
-	all := make(map[string]time.Time)
-	err := pages(ctx, l.reader, func(list *coordinationv1.LeaseList) {
-		for i := range list.Items {
-			if renewed := list.Items[i].Spec.RenewTime; renewed != nil {
-				all[list.Items[i].Name] = renewed.Time
-			}
-		}
-	}, client.InNamespace(leaseNamespace))
+// leases returns the Leases of all nodes, by node. They are those of the API server's watch cache, which answers a
+// resourceVersion of 0 without asking etcd, and in one page whatever the limit: they may be late.
+func (l liveReader) leases(ctx context.Context) (map[string]renewal, error) {
+	list := &coordinationv1.LeaseList{}
+	err := l.reader.List(ctx, list,
+		&client.ListOptions{Namespace: leaseNamespace, Raw: &metav1.ListOptions{ResourceVersion: "0"}})
 	if err != nil {
 		return nil, fmt.Errorf("list Leases of namespace %s: %w", leaseNamespace, err)
 	}
+	all := make(map[string]renewal, len(list.Items))
+	for i := range list.Items {
+		if r, ok := renewalOf(&list.Items[i]); ok {
+			all[list.Items[i].Name] = r
+		}
+	}
 	return all, nil
+}
+
+// replica returns the name of a ready pod of the controller on another node, empty if there is none.
+func (l liveReader) replica(ctx context.Context, node string) (string, error) {
+	list := &corev1.PodList{}
+	err := l.reader.List(ctx, list, client.InNamespace(l.namespace), client.MatchingLabels{labelName: programName})
+	if err != nil {
+		return "", fmt.Errorf("list pods of evictd-controller: %w", err)
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		up := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if up && p.DeletionTimestamp == nil && p.Spec.NodeName != node {
+			return p.Name, nil
+		}
+	}
+	return "", nil
 }
 
 // pods returns the pods that are bound to a node.

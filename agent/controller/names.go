@@ -8,7 +8,13 @@ const (
 	labelMaster       = "node-role.kubernetes.io/master"
 	// labelExclude marks nodes in repair. Other remediators use it, too.
 	labelExclude = "remediation.medik8s.io/exclude-from-remediation"
+	// labelName marks the pods of the controller with programName.
+	labelName = "app.kubernetes.io/name"
+	// programName is also the holder of the Leases that the controller shares with other remediators.
+	programName = "evictd-controller"
 
+	// annotationPaused has the time until which the node is not fenced.
+	annotationPaused = "evictd.io/fencing-paused"
 	// annotationConfirmOff has the UID of the fence whose machine is off, by a person's word.
 	annotationConfirmOff = "evictd.io/confirm-off"
 	// annotationFence says that the quarantine taint is the controller's. Its value is the UID of the fence.

@@ -36,14 +36,28 @@ func (o *observer) objects(ctx context.Context, name string) (node *corev1.Node,
 
 // lease returns what is known of the Lease of a node.
 func (o *observer) lease(ctx context.Context, name string) (l fence.Lease) {
+	var r renewal
 	l.Known = o.read("Leases", func() (err error) {
-		l.Renewed, l.Found, err = o.live.lease(ctx, name)
+		r, l.Found, err = o.live.lease(ctx, name)
 		return err
 	})
 	if l.Known && l.Found {
-		l.UnchangedSince = o.leases.observe(name, l.Renewed, time.Now())
+		l.Renewed, l.UnchangedSince = r.renewed, o.leases.observe(name, r, time.Now())
 	}
 	return l
+}
+
+// listLeases lists the Leases of all nodes.
+func (o *observer) listLeases(ctx context.Context) error {
+	asked := time.Now()
+	all, err := o.live.leases(ctx)
+	if outage(err) {
+		o.leases.forgetAll()
+	}
+	if err == nil {
+		o.leases.list(all, asked, time.Now())
+	}
+	return err
 }
 
 // load returns what is known of the pods and volumes of a node.

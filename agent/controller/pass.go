@@ -30,6 +30,8 @@ type pass struct {
 	config *plan.Config
 	saved  *saved
 	node   *corev1.Node // nil if there is none
+	// closed is the reason for a closed gate, empty if it is open.
+	closed string
 	// wake is when the node must be looked at again.
 	wake time.Time
 }
@@ -93,6 +95,9 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 		return err
 	}
 	p.executor.consumed(p.name, len(in.Outcomes), len(in.Readings))
+	if finished(nf) || waitsForPerson(next) {
+		p.remediators.release(ctx, p.name)
+	}
 	p.until(orders.Wake)
 	p.until(p.observer.failed.next())
 	if !finished(nf) {
@@ -108,6 +113,7 @@ func (p *pass) decide(
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
 	in.Gate = p.gate(ctx, state)
+	p.closed = in.Gate.Reason
 	next, orders := fence.Step(*state, *in, time.Now())
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
@@ -157,6 +163,11 @@ func (p *pass) carryOut(
 	release := want.OutOfService && releasable(state)
 	if want.OutOfService && !release {
 		p.log.Error("out-of-service taint ordered without a proof; it is not set", "node", p.name, "fence", state.UID)
+	}
+	if release && withdrawn(p.closed) {
+		release = false
+		p.log.Info("release interrupted: the out-of-service taint is removed, and no pod is deleted", "node", p.name,
+			"fence", state.UID, "reason", p.closed)
 	}
 	want.OutOfService = release
 	if err := p.setTaints(ctx, want, state.UID); err != nil {

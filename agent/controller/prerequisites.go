@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/discovery"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/evictd/evictd/agent/fence/nodefence"
@@ -43,6 +44,7 @@ func rights(namespace string, elect bool) []right {
 		{resource: "persistentvolumeclaims", verbs: []string{"get"}},
 		{group: nodefence.GroupVersion.Group, resource: "nodefences", verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
 		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get", "list"}},
+		{resource: "namespaces", name: remediatorNamespace, verbs: []string{"get"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
 		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
 	}
@@ -57,13 +59,21 @@ func rights(namespace string, elect bool) []right {
 	return list
 }
 
+// remediatorRights are those of deploy/kubernetes/controller/medik8s/rbac.yaml. They are needed if the namespace
+// exists.
+var remediatorRights = []right{{
+	namespace: remediatorNamespace, group: coordinationv1.GroupName, resource: "leases",
+	verbs: []string{"get", "create", "update", "delete"},
+}}
+
 // prerequisites are what the controller needs of the API server before it can start.
 type prerequisites struct {
-	types     *discovery.DiscoveryClient
-	access    authorization.SelfSubjectAccessReviewInterface
-	leases    coordination.LeaseInterface
-	namespace string
-	elect     bool
+	types      *discovery.DiscoveryClient
+	access     authorization.SelfSubjectAccessReviewInterface
+	leases     coordination.LeaseInterface
+	namespaces core.NamespaceInterface
+	namespace  string
+	elect      bool
 }
 
 func newPrerequisites(config *rest.Config, namespace string, elect bool) (*prerequisites, error) {
@@ -81,7 +91,13 @@ func newPrerequisites(config *rest.Config, namespace string, elect bool) (*prere
 	if err != nil {
 		return nil, err
 	}
-	return &prerequisites{types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), namespace, elect}, nil
+	objects, err := core.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &prerequisites{
+		types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), objects.Namespaces(), namespace, elect,
+	}, nil
 }
 
 // awaitPrerequisites waits until the API server answers, has the type NodeFence and the namespace, and allows all that
@@ -123,19 +139,24 @@ func (p *prerequisites) check(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("ask the API server for NodeFence: %w: check its address, and the network from here to it", err)
 	}
-	missing, err := p.missing(ctx)
-	if err != nil {
+	if err := p.checkRights(ctx, rights(p.namespace, p.elect), "deploy/kubernetes/controller/rbac.yaml"); err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return errors.New("the account lacks rights: " + strings.Join(missing, ", ") + ": apply deploy/kubernetes/controller/rbac.yaml")
+	switch _, err := p.namespaces.Get(ctx, remediatorNamespace, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("read namespace %s: %w", remediatorNamespace, err)
+	default:
+		if err := p.checkRights(ctx, remediatorRights, "deploy/kubernetes/controller/medik8s"); err != nil {
+			return err
+		}
 	}
 	if !p.elect {
 		return nil
 	}
 	// The account can't read the namespace. Nothing is created, and a Lease that exists proves the namespace, too.
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName}}
-	_, err = p.leases.Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := p.leases.Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		return nil
@@ -145,10 +166,22 @@ func (p *prerequisites) check(ctx context.Context) error {
 	return fmt.Errorf("try to create Lease %s/%s: %w", p.namespace, leaseName, err)
 }
 
+// checkRights returns an error with the rights that the account does not have. The manifest grants them.
+func (p *prerequisites) checkRights(ctx context.Context, wanted []right, manifest string) error {
+	missing, err := p.missing(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return errors.New("the account lacks rights: " + strings.Join(missing, ", ") + ": apply " + manifest)
+	}
+	return nil
+}
+
 // missing returns the rights that the account does not have.
-func (p *prerequisites) missing(ctx context.Context) ([]string, error) {
+func (p *prerequisites) missing(ctx context.Context, wanted []right) ([]string, error) {
 	var list []string
-	for _, r := range rights(p.namespace, p.elect) {
+	for _, r := range wanted {
 		var verbs []string
 		for _, verb := range r.verbs {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{

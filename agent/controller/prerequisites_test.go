@@ -20,7 +20,7 @@ import (
 
 // startServer is an API server as far as prerequisites ask it.
 type startServer struct {
-	down, unauthorized, noType, noNamespace, exists bool
+	down, unauthorized, noType, noNamespace, exists, remediators bool
 	// missing is a right: resource, name and verb.
 	missing string
 	asked   []string
@@ -66,6 +66,10 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		default:
 			answer(http.StatusCreated, map[string]any{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"})
 		}
+	case r.URL.Path == "/api/v1/namespaces/medik8s-leases" && s.remediators:
+		answer(http.StatusOK, map[string]any{"kind": "Namespace", "apiVersion": "v1"})
+	case r.URL.Path == "/api/v1/namespaces/medik8s-leases":
+		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
 	default:
 		refuse(http.StatusTeapot, "unexpected request")
 	}
@@ -88,12 +92,16 @@ func TestPrerequisites(t *testing.T) {
 		server startServer
 		want   []string // of the error; none: no error
 	}{
-		"all there":     {},
-		"Lease there":   {server: startServer{exists: true}},
-		"unavailable":   {startServer{down: true}, []string{"ask the API server for NodeFence", "check its address"}},
-		"credentials":   {startServer{unauthorized: true}, []string{"refuses the credentials", "renew the token"}},
-		"no type":       {startServer{noType: true}, []string{"no NodeFence (ha.k8s.io/v1)", "install deploy/kubernetes/controller/crd"}},
-		"no right":      {startServer{missing: "pods delete"}, []string{"lacks rights: pods delete: apply", "rbac.yaml"}},
+		"all there":                      {},
+		"Lease there":                    {server: startServer{exists: true}},
+		"unavailable":                    {startServer{down: true}, []string{"ask the API server for NodeFence", "check its address"}},
+		"credentials":                    {startServer{unauthorized: true}, []string{"refuses the credentials", "renew the token"}},
+		"no type":                        {startServer{noType: true}, []string{"no NodeFence (ha.k8s.io/v1)", "install deploy/kubernetes/controller/crd"}},
+		"no right":                       {startServer{missing: "pods delete"}, []string{"lacks rights: pods delete: apply", "rbac.yaml"}},
+		"no Lease list":                  {startServer{missing: "leases list"}, []string{"leases.coordination.k8s.io in kube-node-lease list"}},
+		"no Lease delete, no remediator": {server: startServer{missing: "leases delete"}},
+		"no Lease delete": {startServer{missing: "leases delete", remediators: true},
+			[]string{"leases.coordination.k8s.io in medik8s-leases delete", "apply deploy/kubernetes/controller/medik8s"}},
 		"no Lease read": {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
 		"no namespace":  {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
 	} {
@@ -116,16 +124,20 @@ func TestPrerequisites(t *testing.T) {
 
 // TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
 func TestRights(t *testing.T) {
-	s := &startServer{}
+	s := &startServer{remediators: true}
 	if err := s.check(t, true); err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile("../../deploy/kubernetes/controller/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var documents []string
+	for _, name := range []string{"rbac.yaml", "medik8s/rbac.yaml"} {
+		content, err := os.ReadFile("../../deploy/kubernetes/controller/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, strings.Split(string(content), "\n---\n")...)
 	}
 	var granted []string
-	for _, document := range strings.Split(string(content), "\n---\n") {
+	for _, document := range documents {
 		var role rbacv1.Role // a ClusterRole has its fields, too
 		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
 			t.Fatal(err)

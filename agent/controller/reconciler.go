@@ -2,8 +2,10 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -39,8 +41,10 @@ type reconciler struct {
 	writer   client.Writer
 	config   *configuration
 	executor *executor
-	recorder recorder
-	log      *slog.Logger
+	// remediators exclude other programs that work on the same node.
+	remediators *remediatorLeases
+	recorder    recorder
+	log         *slog.Logger
 	// identity identifies this process, and ownNode the node that it runs on.
 	identity, ownNode string
 
@@ -48,6 +52,7 @@ type reconciler struct {
 	deciding sync.Mutex
 	mu       sync.Mutex
 	nodes    map[string]*saved
+	pauses   map[string]string // by node: the value of annotationPaused that was reported as invalid
 }
 
 // saved is the state of a fence that was saved last. It is locked during a pass over its node.
@@ -56,6 +61,41 @@ type saved struct {
 	resourceVersion string
 	// conflicts counts those in a row.
 	conflicts int
+	// pruned says that it is no longer the one of its node.
+	pruned bool
+}
+
+// lock returns what is remembered of the fence of a node, locked.
+func (r *reconciler) lock(node string) *saved {
+	for {
+		s := r.saved(node)
+		s.Lock()
+		if !s.pruned {
+			return s
+		}
+		s.Unlock()
+	}
+}
+
+// prune removes what is remembered of nodes that have neither Node nor NodeFence, and for which nothing is in flight.
+func (r *reconciler) prune(present map[string]bool) {
+	r.executor.prune(present)
+	r.remediators.forget(present)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	forget(r.pauses, present)
+	for node, s := range r.nodes {
+		if !present[node] && s.TryLock() {
+			s.pruned = true
+			delete(r.nodes, node)
+			s.Unlock()
+		}
+	}
+}
+
+// forget removes the nodes from a map that are not present.
+func forget[V any](m map[string]V, present map[string]bool) {
+	maps.DeleteFunc(m, func(node string, _ V) bool { return !present[node] })
 }
 
 // saved returns what is remembered of the fence of a node.
@@ -84,11 +124,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if !look {
-		r.observer.leases.forget(request.Name)
 		return after(wake), nil
 	}
-	s := r.saved(request.Name)
-	s.Lock()
+	s := r.lock(request.Name)
 	defer s.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
@@ -120,9 +158,9 @@ func after(wake time.Time) reconcile.Result {
 	return reconcile.Result{RequeueAfter: max(time.Until(wake), 10*time.Millisecond)}
 }
 
-// suspected reports whether a node must be read from the API server: it is not Ready and has a plan, has a fence that
-// has not ended, has taints of the controller, or has a fence that is old enough to be deleted. wake is when that
-// changes by itself.
+// suspected reports whether a node must be read from the API server: it has a plan and is not Ready, or its Lease is
+// too old; or it has a fence that has not ended, has taints of the controller, or has a fence that is old enough to be
+// deleted. wake is when that changes by itself.
 func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Config) (look bool, wake time.Time, err error) {
 	node, nf := &corev1.Node{}, &nodefence.NodeFence{}
 	found, err := r.get(ctx, name, node)
@@ -143,17 +181,25 @@ func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Co
 	if !found {
 		return false, wake, nil
 	}
+	r.reportPause(node)
 	if marked(node) {
 		return true, time.Time{}, nil
 	}
 	if ready(node) {
-		return false, wake, nil
+		return r.silent(name, config), wake, nil
 	}
 	_, planned := config.Plans[name]
 	if !planned {
 		r.log.Debug("node is not Ready and has no plan; it is not fenced", "node", name)
 	}
 	return planned, wake, nil
+}
+
+// silent reports whether the Lease of a node with a plan has not been renewed for the grace period. If it is Ready in
+// the cache, the cache may be late.
+func (r *reconciler) silent(name string, config *plan.Config) bool {
+	p, planned := config.Plans[name]
+	return planned && r.observer.leases.unchanged(name, p.Timings.Grace.Duration)
 }
 
 // get reads an object from the cache.
@@ -171,8 +217,7 @@ func (r *reconciler) get(ctx context.Context, name string, o client.Object) (fou
 // checkAct is the last check before a device switches off or on. It returns why the act must not be done. No Step of
 // the node is made while it reads.
 func (r *reconciler) checkAct(ctx context.Context, o *order) error {
-	s := r.saved(o.node)
-	s.Lock()
+	s := r.lock(o.node)
 	defer s.Unlock()
 	live := r.observer.live
 	nf, err := live.nodeFence(ctx, o.node)
@@ -191,9 +236,26 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	case node == nil || string(node.UID) != o.target.UID:
 		return fmt.Errorf("the Node %s was deleted or replaced", o.node)
 	}
-	if err := checkAction(o, nf, node); err != nil || o.intent.Action == fence.On || o.intent.Action == fence.Uncordon {
+	// Recovery goes on: what was isolated by the fence stays so otherwise.
+	if config, _ := r.config.current(); o.intent.Step != fence.Recovery {
+		if g := r.withheld(node, config.Policy.Enforce); !g.Open {
+			return errors.New(g.Message)
+		}
+	}
+	if err := checkAction(o, nf, node); err != nil {
 		return err
 	}
+	if o.intent.Action != fence.On && o.intent.Action != fence.Uncordon {
+		if err := r.checkDead(ctx, node, o); err != nil {
+			return err
+		}
+	}
+	// It is taken last, so that an act that is refused leaves no Lease behind.
+	return r.remediators.acquire(ctx, node, true)
+}
+
+// checkDead returns why a node must not be acted against.
+func (r *reconciler) checkDead(ctx context.Context, node *corev1.Node, o *order) error {
 	if ready(node) {
 		return fmt.Errorf("the Node %s is Ready", o.node)
 	}
@@ -206,14 +268,14 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 			return fmt.Errorf("the Node %s has the same systemUUID as Node %s: delete the one that is out of date", other, o.node)
 		}
 	}
-	renewed, found, err := live.lease(ctx, o.node)
+	lease, found, err := r.observer.live.lease(ctx, o.node)
 	switch {
 	case err != nil:
 		return err
 	case !found:
 		return fmt.Errorf("the Node %s has no Lease", o.node)
-	case !renewed.Equal(o.lease):
-		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, renewed.UTC().Format(time.RFC3339))
+	case !lease.renewed.Equal(o.lease):
+		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, lease.renewed.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -257,8 +256,18 @@ func TestCheckAct(t *testing.T) {
 		fence  func(*fence.State)
 		order  func(*order)
 		saved  string // resourceVersion; empty: the present one
+		dryRun bool
+		holder string // of the Lease of the remediators
 		reason string // empty: go
 	}{
+		"excluded":    {node: func(n *corev1.Node) { n.Labels = map[string]string{labelExclude: "true"} }, reason: labelExclude},
+		"paused":      {node: paused, reason: "paused until"},
+		"dry run":     {dryRun: true, reason: "dry run was switched on"},
+		"maintenance": {holder: "node-maintenance", reason: `held by "node-maintenance"`},
+		"on, paused":  {node: paused, order: func(o *order) { o.intent.Action = fence.On }, reason: "paused until"},
+		"on, maintenance": {
+			order: func(o *order) { o.intent.Action = fence.On }, holder: "node-maintenance", reason: `held by "node-maintenance"`,
+		},
 		"off":            {},
 		"Ready":          {node: func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue }, reason: "Node n1 is Ready"},
 		"replaced":       {node: func(n *corev1.Node) { n.UID = "other" }, reason: "Node n1 was deleted or replaced"},
@@ -312,12 +321,17 @@ func TestCheckAct(t *testing.T) {
 		if tt.node != nil {
 			tt.node(n)
 		}
-		r, api := testReconciler(t, nil, interceptor.Funcs{}, n, leaseOf("n1", renewed), runningFence(func(s *fence.State) {
+		objects := []client.Object{n, leaseOf("n1", renewed), runningFence(func(s *fence.State) {
 			intent(s)
 			if tt.fence != nil {
 				tt.fence(s)
 			}
-		}))
+		})}
+		if tt.holder != "" {
+			objects = append(objects, remediatorLease(tt.holder, time.Now(), time.Hour))
+		}
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, objects...)
+		r.config.config.Policy.Enforce = !tt.dryRun
 		r.saved("n1").resourceVersion = getFence(t, api).ResourceVersion
 		if tt.saved != "" {
 			r.saved("n1").resourceVersion = tt.saved
@@ -330,6 +344,9 @@ func TestCheckAct(t *testing.T) {
 		err := r.checkAct(t.Context(), o)
 		if tt.reason == "" && err != nil || tt.reason != "" && (err == nil || !strings.Contains(err.Error(), tt.reason)) {
 			t.Errorf("%s: checkAct = %v; want %q", name, err, tt.reason)
+		}
+		if got := holderOf(t, api); tt.holder == "" && (got == programName) != (tt.reason == "") {
+			t.Errorf("%s: Lease of the remediators is held by %q; want evictd-controller only before an act", name, got)
 		}
 	}
 }
@@ -356,7 +373,7 @@ func TestIdle(t *testing.T) {
 
 // Without the Node or the NodeFence nothing is decided. Without pods, the rest goes on.
 func TestUnreadable(t *testing.T) {
-	down := apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "get", corev1.Resource("x"), "n1", "", 0, false)
+	down := unavailable()
 	for _, tt := range []struct {
 		object client.Object
 		saved  bool
@@ -465,6 +482,16 @@ func TestManyConflicts(t *testing.T) {
 	}
 }
 
+// releasing makes a fence one whose machine was proven off a minute ago.
+func releasing(s *fence.State, renewed time.Time) {
+	at := metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond))
+	s.Phase, s.LastAct, s.Since = fence.Releasing, metav1.NewMicroTime(at.Add(-time.Minute)), at
+	s.Target.LeaseRenewed = metav1.NewMicroTime(renewed)
+	s.Proof = &fence.Proof{How: fence.ByReadings, At: at, LeaseRenewed: metav1.NewMicroTime(renewed), Readings: []fence.Reading{
+		{Device: "bmc1", Power: fence.PowerOff, UUID: machine, Started: at, Ended: at},
+	}}
+}
+
 // When a device reads on again, the out-of-service taint is removed also if the API server refuses to save the
 // NodeFence.
 func TestTaintIsTakenBackUnsaved(t *testing.T) {
@@ -472,15 +499,8 @@ func TestTaintIsTakenBackUnsaved(t *testing.T) {
 	node := deadNode()
 	node.Spec.Taints = []corev1.Taint{quarantine, outOfService}
 	node.Annotations = map[string]string{annotationFence: fenceUID, annotationOutOfService: fenceUID}
-	at := metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond))
-	renewed := at.Add(-time.Hour)
-	nf := runningFence(func(s *fence.State) {
-		s.Phase, s.LastAct = fence.Releasing, metav1.NewMicroTime(at.Add(-time.Minute))
-		s.Target.LeaseRenewed = metav1.NewMicroTime(renewed)
-		s.Proof = &fence.Proof{How: fence.ByReadings, At: at, LeaseRenewed: metav1.NewMicroTime(renewed), Readings: []fence.Reading{
-			{Device: "bmc1", Power: fence.PowerOff, UUID: machine, Started: at, Ended: at},
-		}}
-	})
+	renewed := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	nf := runningFence(func(s *fence.State) { releasing(s, renewed) })
 	refused := errors.New("webhook refuses")
 	r, api := testReconciler(t, d, interceptor.Funcs{
 		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error { return refused },

@@ -287,6 +287,7 @@ func live(ctx context.Context, t *testing.T, h *host, l *life, base *reconciler,
 		cached: api, writer: api, config: base.config, recorder: base.recorder, log: base.log, identity: fmt.Sprint("c", number),
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: base.log}},
 	}
+	r.remediators = &remediatorLeases{live: r.observer.live, writer: api, log: base.log}
 	d := &plug{host: h, life: l}
 	r.executor = testExecutor(ctx, d)
 	r.executor.check = r.checkAct

@@ -184,15 +184,17 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	devices.open, devices.done = live.open, func(node string) { notify(devices.ctx, node) }
 	r := &reconciler{
 		cached: m.GetCache(), writer: m.GetClient(), config: settings, executor: devices, recorder: events, log: o.Log,
-		observer: &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
-		identity: identity, ownNode: o.NodeName,
+		observer:    &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
+		remediators: &remediatorLeases{live: live, writer: m.GetClient(), log: o.Log},
+		identity:    identity, ownNode: o.NodeName,
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
+	lister := &leaseLister{reconciler: r, own: newOwnNode(o, live), failed: &unreadable{log: o.Log}, notify: notify}
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
 	})
-	if err := errors.Join(m.Add(leading), m.Add(devices)); err != nil {
+	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister)); err != nil {
 		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}

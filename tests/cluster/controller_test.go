@@ -17,6 +17,7 @@ import (
 var clusterRights = []string{
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
+	"namespaces/medik8s-leases get",
 	"nodes get", "nodes list", "nodes patch", "nodes watch",
 	"persistentvolumeclaims get",
 	"persistentvolumes get",
@@ -33,9 +34,13 @@ var controllerRights = map[string][]string{
 		"events.k8s.io/events create", "events.k8s.io/events patch",
 		"secrets get", "secrets list", "secrets watch",
 	},
-	"kube-node-lease": {"coordination.k8s.io/leases get"},
+	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
 	"default":         {"events.k8s.io/events create", "events.k8s.io/events patch"},
-	"kube-system":     nil,
+	"medik8s-leases": {
+		"coordination.k8s.io/leases create", "coordination.k8s.io/leases delete",
+		"coordination.k8s.io/leases get", "coordination.k8s.io/leases update",
+	},
+	"kube-system": nil,
 }
 
 // TestController: the commands of the README install evictd-controller. The API server accepts its objects and those of
@@ -54,6 +59,7 @@ func TestController(t *testing.T) {
 	}
 	// The API server warns about a pod that has more than the Pod Security Standard restricted allows.
 	r.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"evictd","labels":{"pod-security.kubernetes.io/warn":"restricted"}}}`)
+	r.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"medik8s-leases"}}`)
 	for _, doc := range append(documents(namespace), docs...) {
 		r.applyObject(doc)
 	}

@@ -304,7 +304,15 @@ func refusedFences(t *testing.T, c client.Client) {
 		{"32 changes", func(f *nodefence.NodeFence) { setHistory(f, 32) }, ""},
 		{"33 changes", func(f *nodefence.NodeFence) { setHistory(f, 33) }, "must have at most 32 items"},
 		{"name of another node", func(f *nodefence.NodeFence) { f.Node = "other" }, "the name must be node-fence-NODE"},
-		{"long node", func(f *nodefence.NodeFence) { f.Node = strings.Repeat("n", 243) }, "Too long"},
+		{"node of 242", func(f *nodefence.NodeFence) { setNode(f, strings.Repeat("n", 242)) }, ""},
+		{"node of 243", func(f *nodefence.NodeFence) { setNode(f, strings.Repeat("n", 243)) }, ""},
+		{"node of 253", func(f *nodefence.NodeFence) { setNode(f, strings.Repeat("n", 200)+strings.Repeat(".n", 26)+"n") }, ""},
+		{"node of 254", func(f *nodefence.NodeFence) { setNode(f, strings.Repeat("n", 254)) }, "Too long"},
+		{"long node, name of another", func(f *nodefence.NodeFence) {
+			setNode(f, strings.Repeat("n", 243))
+			f.Node = "m" + f.Node[1:]
+		}, "the name must be node-fence-NODE"},
+		{"long node, short name", func(f *nodefence.NodeFence) { f.Node = strings.Repeat("n", 243) }, "the name must be node-fence-NODE"},
 		{"unknown phase", func(f *nodefence.NodeFence) {
 			f.State.Since, f.State.Phase = metav1.NowMicro(), "Probably"
 		}, "Unsupported value"},
@@ -322,6 +330,8 @@ func refusedFences(t *testing.T, c client.Client) {
 		}
 	}
 }
+
+func setNode(f *nodefence.NodeFence, node string) { f.Name, f.Node = nodefence.ObjectName(node), node }
 
 func setHistory(f *nodefence.NodeFence, n int) {
 	f.State.Since = metav1.NowMicro()
