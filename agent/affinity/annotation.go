@@ -78,6 +78,9 @@ func ParseAnnotation(text string) (*corev1.NodeSelector, error) {
 	return selector, err
 }
 
+// laterRule begins the message of a problem that only Kubernetes' own parser finds.
+const laterRule = "is refused by Kubernetes: "
+
 func parseAnnotation(text string) (*corev1.NodeSelector, *nodeaffinity.NodeSelector, error) {
 	p := &annotationParser{}
 	selector := p.parse(text)
@@ -86,9 +89,9 @@ func parseAnnotation(text string) (*corev1.NodeSelector, *nodeaffinity.NodeSelec
 	}
 	compiled, err := nodeaffinity.NewNodeSelector(selector)
 	if err != nil {
-		// The parser has found the problems of Kubernetes' own parser. This is a rule of a later version.
+		// The parser above finds all problems of today's versions. This is a rule of a later one.
 		return nil, nil, &AnnotationError{Problems: []Problem{{
-			Message: cut(strings.ToValidUTF8(err.Error(), ""), maxMessage), Remedy: "correct it",
+			Message: laterRule + cut(oneLine(err.Error()), maxMessage), Remedy: "correct it",
 		}}}
 	}
 	return selector, compiled, nil

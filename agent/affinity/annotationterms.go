@@ -27,6 +27,9 @@ const (
 	fieldsField      = "matchFields"
 )
 
+// labelRemedy is the syntax of a label's value, and of its key after the prefix.
+const labelRemedy = "write at most 63 letters, digits, -, _ and ., first and last a letter or digit"
+
 // selector reads a NodeSelector.
 func (p *annotationParser) selector(n *yaml.Node) *corev1.NodeSelector {
 	fields := p.fields(n, "", termsField)
@@ -85,13 +88,12 @@ func (p *annotationParser) term(n *yaml.Node, path string) corev1.NodeSelectorTe
 func (p *annotationParser) expression(n *yaml.Node, path string) corev1.NodeSelectorRequirement {
 	q, at := p.requirement(n, path, operators)
 	if at.key != nil && len(content.IsLabelKey(q.Key)) > 0 {
-		p.add(at.key, path+".key", "write at most 63 letters, digits, '-', '_' and '.', that begin and end with a letter or "+
-			"a digit, with or without a DNS name and '/' in front", "is %s, not the key of a label", show(q.Key))
+		p.add(at.key, path+".key", labelRemedy+", after a DNS name and / or without",
+			"is %s, not the key of a label", quote(q.Key))
 	}
 	for i, value := range q.Values {
 		if len(content.IsLabelValue(value)) > 0 {
-			p.add(at.values[i].node, at.values[i].path, "write at most 63 letters, digits, '-', '_' and '.', "+
-				"that begin and end with a letter or a digit", "is %s, not the value of a label", show(value))
+			p.add(at.values[i].node, at.values[i].path, labelRemedy, "is %s, not the value of a label", quote(value))
 		}
 	}
 	if !at.complete {
@@ -113,7 +115,7 @@ func (p *annotationParser) expression(n *yaml.Node, path string) corev1.NodeSele
 			break
 		}
 		if _, err := strconv.ParseInt(q.Values[0], 10, 64); err != nil {
-			p.add(at.values[0].node, at.values[0].path, "write one", "is %s, not an integer of 64 bits", show(q.Values[0]))
+			p.add(at.values[0].node, at.values[0].path, "write one", "is %s, not an integer of 64 bits", quote(q.Values[0]))
 		}
 	}
 	return q
@@ -123,7 +125,7 @@ func (p *annotationParser) expression(n *yaml.Node, path string) corev1.NodeSele
 func (p *annotationParser) field(n *yaml.Node, path string) corev1.NodeSelectorRequirement {
 	q, at := p.requirement(n, path, fieldOperators)
 	if at.key != nil && q.Key != fieldName {
-		p.add(at.key, path+".key", "write "+fieldName+", or use matchExpressions for labels", "is %s", show(q.Key))
+		p.add(at.key, path+".key", "write "+fieldName+", or use matchExpressions for labels", "is %s", quote(q.Key))
 	}
 	if !at.complete {
 		return q
@@ -132,7 +134,7 @@ func (p *annotationParser) field(n *yaml.Node, path string) corev1.NodeSelectorR
 	case len(q.Values) != 1:
 		p.add(at.list, path+".values", "write one name", "has %d values", len(q.Values))
 	case len(content.IsDNS1123Subdomain(q.Values[0])) > 0:
-		p.add(at.values[0].node, at.values[0].path, "write the name of a Node", "is %s, not the name of a node", show(q.Values[0]))
+		p.add(at.values[0].node, at.values[0].path, "write the name of a Node", "is %s, not the name of a node", quote(q.Values[0]))
 	}
 	return q
 }
@@ -173,7 +175,7 @@ func (p *annotationParser) requirement(n *yaml.Node, path string, operators []st
 			if like := similar(text, operators); like != "" {
 				remedy = "write " + like
 			}
-			p.add(operator, path+".operator", remedy, "is %s", show(text))
+			p.add(operator, path+".operator", remedy, "is %s", quote(text))
 		}
 	}
 	if list, ok := fields["values"]; ok {
@@ -185,11 +187,6 @@ func (p *annotationParser) requirement(n *yaml.Node, path string, operators []st
 			}
 		}
 	}
-	at.complete = len(p.problems) == before && !slices.ContainsFunc(n.Content, hasAlias)
+	at.complete = len(p.problems) == before && !slices.ContainsFunc(n.Content, refused)
 	return q, at
-}
-
-// hasAlias says whether a node is an alias or has one. It is reported already.
-func hasAlias(n *yaml.Node) bool {
-	return n.Kind == yaml.AliasNode || isMerge(n) || slices.ContainsFunc(n.Content, hasAlias)
 }

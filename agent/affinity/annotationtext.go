@@ -76,7 +76,7 @@ func nextDocument(documents *yaml.Decoder) (root *yaml.Node, err error) {
 
 // add reports a problem at a node; nil is the whole annotation.
 func (p *annotationParser) add(at *yaml.Node, field, remedy, format string, args ...any) {
-	problem := Problem{Field: field, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+	problem := Problem{Field: field, Message: oneLine(fmt.Sprintf(format, args...)), Remedy: remedy}
 	if at != nil {
 		problem.Line, problem.Column = at.Line, at.Column
 	}
@@ -100,7 +100,7 @@ func (p *annotationParser) syntax(text string, err error) {
 	// The library may count the end of the text as another line.
 	line = max(1, min(line, 1+strings.Count(text, "\n")))
 	p.problems = append(p.problems, Problem{
-		Line: line, Message: "is neither JSON nor YAML: " + cut(message, maxShown), Remedy: "correct it",
+		Line: line, Message: "is neither JSON nor YAML: " + cut(oneLine(message), maxShown), Remedy: "correct it",
 	})
 }
 
@@ -123,12 +123,17 @@ func (p *annotationParser) refuseYAML(n *yaml.Node) {
 	}
 }
 
+// refused says whether refuseYAML has reported a node or a part of it, so that its content is not known.
+func refused(n *yaml.Node) bool {
+	return n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || isMerge(n) || slices.ContainsFunc(n.Content, refused)
+}
+
 func isNull(n *yaml.Node) bool  { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 func isMerge(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!merge" }
 
 // fields returns the values of a map by their keys.
 func (p *annotationParser) fields(n *yaml.Node, path string, known ...string) map[string]*yaml.Node {
-	if n.Kind == yaml.AliasNode {
+	if n.Kind == yaml.AliasNode || n.Kind == yaml.MappingNode && mergesOrAliases(n) {
 		return nil // reported already
 	}
 	if n.Kind != yaml.MappingNode {
@@ -138,9 +143,6 @@ func (p *annotationParser) fields(n *yaml.Node, path string, known ...string) ma
 	out := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind == yaml.AliasNode || isMerge(key) {
-			continue // reported already
-		}
 		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str" {
 			p.add(key, path, "the fields are "+strings.Join(known, ", "), "has a key that is %s", describe(key))
 			continue
@@ -161,6 +163,16 @@ func (p *annotationParser) fields(n *yaml.Node, path string, known ...string) ma
 		}
 	}
 	return out
+}
+
+// mergesOrAliases says whether a map has a merge key, or an alias as a key, so that its fields are not known.
+func mergesOrAliases(n *yaml.Node) bool {
+	for i := 0; i < len(n.Content); i += 2 {
+		if n.Content[i].Kind == yaml.AliasNode || isMerge(n.Content[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // join returns the path of a field.
@@ -196,7 +208,7 @@ func (p *annotationParser) list(n *yaml.Node, path string) []*yaml.Node {
 // text returns a string.
 func (p *annotationParser) text(n *yaml.Node, path string) (string, bool) {
 	switch {
-	case n.Kind == yaml.AliasNode:
+	case refused(n):
 		return "", false
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && !oldBoolean(n):
 		return n.Value, true
@@ -239,7 +251,7 @@ func describe(n *yaml.Node) string {
 		if oldBoolean(n) {
 			return "the boolean " + n.Value
 		}
-		return "the string " + show(n.Value)
+		return "the string " + quote(n.Value)
 	}
 	return "a value with a tag"
 }

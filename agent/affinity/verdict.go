@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -29,6 +30,8 @@ const (
 	maxMessage = 512
 	// maxShown is the length limit of a key or a value in a message, in bytes. A label's key has at most 317.
 	maxShown = 320
+	// maxQuoted is that of one that is not valid.
+	maxQuoted = 70
 )
 
 // Verdict is the comparison of a requirement with a node.
@@ -172,26 +175,32 @@ func message(r Reason, terms int, err error) string {
 	case err != nil:
 		b.WriteString(", which is not valid and matches no node: " + err.Error())
 	case r.Present:
-		b.WriteString("; the node's " + kind + " is " + show(r.Value))
+		b.WriteString("; the node's " + kind + " is " + quote(r.Value))
 	default:
 		b.WriteString("; the node has no such " + kind)
 	}
-	return cut(b.String(), maxMessage)
+	return cut(oneLine(b.String()), maxMessage)
 }
 
-// Requirement returns the requirement as text: "example.com/licence In [valid]".
+// Requirement returns the requirement as text, example.com/licence In [valid], bounded as Message is. It is empty for a
+// term or a list that is empty.
 func (r Reason) Requirement() string {
 	if r.Key == "" && r.Operator == "" {
 		return ""
 	}
-	text := show(r.Key) + " " + cut(string(r.Operator), maxShown)
-	if len(r.Values) == 0 {
+	return requirementText(corev1.NodeSelectorRequirement{Key: r.Key, Operator: r.Operator, Values: r.Values})
+}
+
+func requirementText(q corev1.NodeSelectorRequirement) string {
+	text := show(q.Key) + " " + show(string(q.Operator))
+	if len(q.Values) == 0 {
 		return text
 	}
-	values, size := make([]string, 0, min(len(r.Values), maxReasons)), 0
-	for i, value := range r.Values {
+	var values []string
+	size := 0
+	for i, value := range q.Values {
 		if size > maxShown {
-			values = append(values, fmt.Sprintf("and %d more", len(r.Values)-i))
+			values = append(values, fmt.Sprintf("and %d more", len(q.Values)-i))
 			break
 		}
 		values = append(values, show(value))
@@ -205,10 +214,23 @@ func show(text string) string {
 	if text != "" && (len(content.IsLabelKey(text)) == 0 || len(content.IsLabelValue(text)) == 0) {
 		return text
 	}
-	return strconv.QuoteToASCII(cut(text, maxShown))
+	return quote(text)
 }
 
-// cut shortens a text to a number of bytes, and replaces what is not UTF-8.
+// quote returns a text in quotes, shortened.
+func quote(text string) string { return strconv.QuoteToASCII(cut(text, maxQuoted)) }
+
+// oneLine replaces what is no printable character.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+// cut shortens a text to a number of bytes.
 func cut(text string, longest int) string {
 	const mark = "…"
 	if len(text) <= longest {
