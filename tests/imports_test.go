@@ -60,7 +60,7 @@ var importRules = map[string][]string{
 	"agent/controller":          {"agent/controller/affinity", "agent/fence", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/version"},
 	"agent":                     {"agent/...", "kernel", "cri"},
 	"cmd/evictd":                {"agent", "agent/version"},
-	"cmd/evictd-controller":     {"agent/controller", "agent/logflags", "agent/version"},
+	"cmd/evictd-controller":     {"agent/controller", "agent/controller/affinity", "agent/logflags", "agent/version"},
 	"cmd/evictd-kube":           {"agent/kube", "agent/kube/cluster", "agent/logflags", "agent/version"},
 	"cmd/evictctl":              {"agent/affinity", "agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "agent/fence", "agent/fence/plan", "kernel"},
 	"deploy/image":              {},

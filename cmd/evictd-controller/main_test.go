@@ -21,6 +21,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"--identity", ""}, exitUsage, "", "no identity: set --identity"},
 		{[]string{"--metrics-address", "nonsense"}, exitUsage, "", `--metrics-address is HOST:PORT, :PORT or 0, not "nonsense"`},
 		{[]string{"--metrics-address", ""}, exitUsage, "", "--metrics-address is"},
+		{[]string{"--affinity", "perhaps"}, exitUsage, "", `--affinity is observe, enforce or off, not "perhaps"`},
 		{[]string{"--probe-address", ":70000"}, exitUsage, "", "--probe-address is"},
 		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
 	} {
