@@ -198,8 +198,9 @@ func (c *cluster) movedFrom(app string, before map[types.UID]string) {
 // prevent it.
 func TestEvict(t *testing.T) {
 	apps := []string{"web", "budgeted", "twice"}
-	c := startCluster(t, apps, "a", "b", "c")
+	needPrograms(t)
 	built := program(t)
+	c := startCluster(t, apps, "a", "b", "c")
 	c.install("debounce=3s\nper_minute=100\nstorm_percentage=100\n")
 	stop := c.startController(built, "observe")
 	before := map[string]map[types.UID]string{}
@@ -280,7 +281,7 @@ func (c *cluster) conflict(app string) {
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}},
 	})
 	e, ok := errors.AsType[*controlplane.StatusError](err)
-	if !ok || e.Code != http.StatusConflict || !strings.Contains(string(e.Answer), "UID in precondition") {
-		c.t.Errorf("eviction with another UID: %v; want status 409 with %q", err, "UID in precondition")
+	if !ok || e.Code != http.StatusConflict || !strings.Contains(string(e.Answer), "precondition") {
+		c.t.Errorf("eviction with another UID: %v; want status 409 with %q", err, "precondition")
 	}
 }

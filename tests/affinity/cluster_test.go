@@ -64,12 +64,17 @@ type cluster struct {
 	problems []string // of the kubelets
 }
 
-// startCluster starts a control plane with nodes, each with the labels of all apps.
-func startCluster(t *testing.T, apps []string, nodes ...string) *cluster {
+// needPrograms skips the test without the programs of a control plane.
+func needPrograms(t *testing.T) {
 	t.Helper()
 	if _, err := controlplane.FindPrograms(controlplane.Etcd, controlplane.APIServer, controlplane.ControllerManager, controlplane.Scheduler); err != nil {
 		t.Skipf("needs %v", err)
 	}
+}
+
+// startCluster starts a control plane with nodes, each with the labels of all apps.
+func startCluster(t *testing.T, apps []string, nodes ...string) *cluster {
+	t.Helper()
 	p, err := controlplane.Start(t.Context(), controlplane.Options{
 		AuditPolicy: auditPolicy, Users: []controlplane.User{controlplane.ServiceAccount(controllerToken, namespace, "evictd-controller")},
 	})
@@ -84,6 +89,7 @@ func startCluster(t *testing.T, apps []string, nodes ...string) *cluster {
 	c := &cluster{ControlPlane: p, t: t, nodes: nodes}
 	if err := errors.Join(p.StartControllers([]string{
 		"deployment-controller", "replicaset-controller", "statefulset-controller", "disruption-controller", "garbage-collector-controller",
+		"node-lifecycle-controller", // it removes the taint of a node that is not ready
 	}), p.StartScheduler()); err != nil {
 		t.Fatal(err)
 	}

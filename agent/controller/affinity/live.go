@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,8 +77,13 @@ func (l live) scale(ctx context.Context, o owner) (desired int, selector labels.
 	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(o.apiVersion, o.kind))
 	object.SetNamespace(o.namespace)
 	object.SetName(o.name)
-	scale := &autoscalingv1.Scale{}
-	if err := l.client.SubResource("scale").Get(ctx, object, scale); err != nil {
+	answer, scale := &unstructured.Unstructured{}, &autoscalingv1.Scale{}
+	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	err = l.client.SubResource("scale").Get(ctx, object, answer)
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, scale)
+	}
+	if err != nil {
 		return 0, nil, fmt.Errorf("read the replicas of %s: %w", o, err)
 	}
 	if err := sameUID(o, scale.UID); err != nil {

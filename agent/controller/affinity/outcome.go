@@ -18,9 +18,9 @@ const (
 	// manyBudgets is in the message of the status 500 for a pod with several PodDisruptionBudgets, which has no reason
 	// (kubernetes, pkg/registry/core/pod/storage/eviction.go).
 	manyBudgets = "more than one PodDisruptionBudget"
-	// uidPrecondition is in the message of the status 409 for a pod with another UID (apiserver,
-	// pkg/storage/interfaces.go).
-	uidPrecondition = "UID in precondition"
+	// precondition is in the message of the status 409 for a pod with another UID, in different sentences (apiserver,
+	// pkg/registry/rest/delete.go and pkg/storage/interfaces.go). The UID is the only precondition of an eviction.
+	precondition = "precondition"
 )
 
 // outcomeOf returns how an eviction ended whose request returned err, and the least time to the next attempt.
@@ -45,7 +45,7 @@ func outcomeOf(err error) (affinity.OutcomeKind, time.Duration) {
 	case status.Code == http.StatusInternalServerError && strings.Contains(status.Message, manyBudgets):
 		return affinity.ManyBudgets, retry
 	case status.Code == http.StatusNotFound,
-		status.Code == http.StatusConflict && strings.Contains(status.Message, uidPrecondition):
+		status.Code == http.StatusConflict && strings.Contains(strings.ToLower(status.Message), precondition):
 		return affinity.Gone, 0
 	case status.Code == http.StatusForbidden:
 		return affinity.Forbidden, retry
