@@ -3,7 +3,6 @@ package affinity
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -95,7 +94,6 @@ func (r *run) begin() {
 		kept = len(r.s.Evicted)
 	}
 	r.s.Evicted = slices.Clone(r.s.Evicted[kept:])
-	r.s.Storms = maps.Clone(r.s.Storms)
 	if r.now.Sub(r.s.EventsSince) >= eventPeriod {
 		r.s.EventsSince, r.s.Events = r.now, 0
 	}
