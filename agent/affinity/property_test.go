@@ -80,12 +80,6 @@ func (c *randomCluster) change() {
 			n.Stale, n.Fenced = c.chance(20), c.chance(20)
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
-		if p := c.pods[uid]; p.Workload != "" && !p.Terminating && c.rnd.IntN(2000) == 0 {
-			p.Terminating = true // by another program
-			c.terminating[uid] = c.now.Add(10 * time.Second)
-		}
-	}
 	if c.rnd.IntN(1000) == 0 {
 		c.state = State{}
 		c.process++
@@ -131,6 +125,10 @@ func (c *randomCluster) settle() {
 		kinds := []OutcomeKind{Accepted, Accepted, Accepted, Budgeted, Throttled, ManyBudgets, Forbidden, RequestError, Changed}
 		kind := kinds[c.rnd.IntN(len(kinds))]
 		p := c.pods[f.Pod.UID]
+		if p != nil && p.Workload != "" && !p.Terminating && c.chance(5) {
+			p.Terminating = true // by another program
+			c.terminating[p.UID] = c.now.Add(10 * time.Second)
+		}
 		if p == nil || p.Terminating {
 			kind = Gone
 		}
