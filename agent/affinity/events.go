@@ -38,8 +38,8 @@ func (r *run) report() {
 			r.reportNotReady(c)
 		case HoldLoop:
 			b := c.backoff
-			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were bound to a "+
-				"node that violated already: configure the scheduler extender or the webhook of evictd-controller",
+			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were "+
+				"bound to a node that violated already: configure the scheduler extender or the webhook of evictd-controller",
 				b.Until.UTC().Format(time.RFC3339), b.Loops))
 		default:
 			r.reportHold(c)
@@ -111,7 +111,8 @@ func (r *run) reportNotReady(c *candidate) {
 	}
 	text := "the replicas of its workload could not be read"
 	if w, known := r.in.Workloads[c.pod.Workload]; known {
-		text = fmt.Sprintf("%d of %d replicas of its workload are Ready, and it has no PodDisruptionBudget", w.Ready, w.Desired)
+		text = fmt.Sprintf("%d of %d replicas of its workload are Ready, and it has no PodDisruptionBudget",
+			w.Ready, w.Desired)
 	}
 	r.repeat(c, &b.NotReadyReported, EventNotEvicted, fmt.Sprintf("not evicted for %s: %s",
 		r.now.Sub(b.NotReadySince).Round(time.Second), text))
@@ -138,7 +139,9 @@ func (r *run) bounded(c *candidate, reason, message string) bool {
 }
 
 // eventsSpent reports whether maxEvents allows no more in this period, and wakes in the next.
-func (r *run) eventsSpent() bool { return r.s.Events >= maxEvents && r.waiting(r.s.EventsSince.Add(eventPeriod)) }
+func (r *run) eventsSpent() bool {
+	return r.s.Events >= maxEvents && r.waiting(r.s.EventsSince.Add(eventPeriod))
+}
 
 func (r *run) event(pod PodKey, warning bool, reason, message string) {
 	r.orders.Events = append(r.orders.Events, Event{

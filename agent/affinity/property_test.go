@@ -148,49 +148,51 @@ func (c *randomCluster) settle() {
 // check checks what must hold for the orders of a step.
 func (c *randomCluster) check(orders Orders) {
 	for _, e := range orders.Evict {
-		p := c.pods[e.Pod.UID]
-		n := c.nodes[e.Pod.Node]
-		bare := p.Workload == "" && !p.EvictBare && !c.cfg.EvictBare
-		if p.Mirror || p.DaemonSet || p.Completed || p.Terminating || bare {
-			c.t.Fatalf("at %s: eviction of %s, which is exempt", c.at(), p.UID)
-		}
-		if n == nil || !n.Ready || n.Stale || n.Fenced || n.Object.Spec.Unschedulable || p.Requirement.Matches(n.Object) {
-			c.t.Fatalf("at %s: eviction of %s from %+v", c.at(), p.UID, n)
-		}
-		if w := c.workloads[p.Workload]; !w.Budget && w.Ready < w.Desired {
-			c.t.Fatalf("at %s: eviction of %s with %d of %d replicas", c.at(), p.UID, w.Ready, w.Desired)
-		}
-		for _, f := range c.flights {
-			if f.process == c.process && !f.lost && (slot(&f.Pod) == slot(p) || f.Pod.Node == p.Node) {
-				c.t.Fatalf("at %s: eviction of %s beside that of %s", c.at(), p.UID, f.Pod.UID)
-			}
-		}
-		for uid := range c.terminating {
-			other := c.pods[uid]
-			// A restart forgets them, and so does a label that comes back.
-			if c.process == 0 && slot(other) == slot(p) && c.state.Violations[uid].Held != HoldTerminating &&
-				!other.Requirement.Matches(c.nodes[other.Node].Object) && !c.workloads[p.Workload].Budget {
-				c.t.Fatalf("at %s: eviction of %s while %s terminates", c.at(), p.UID, uid)
-			}
-		}
+		c.checkPod(c.pods[e.Pod.UID])
+		c.checkOthers(c.pods[e.Pod.UID])
 		f := flight{Eviction: e, process: c.process, lost: c.rnd.IntN(50) == 0}
 		f.due = c.now.Add(time.Duration(1+c.rnd.IntN(8)) * time.Second)
 		c.flights = append(c.flights, f)
 	}
-	recent := 0
+	if c.process > 0 || len(orders.Evict) == 0 {
+		return
+	}
+	used := 0
 	for _, at := range c.accepted {
 		if at.After(c.now.Add(-time.Minute)) {
-			recent++
+			used++
 		}
 	}
-	if c.process == 0 && len(orders.Evict) > 0 {
-		for _, f := range c.flights {
-			if !f.lost {
-				recent++
-			}
+	for _, f := range c.flights {
+		if !f.lost {
+			used++
 		}
-		if recent > c.cfg.PerMinute {
-			c.t.Fatalf("at %s: %d evictions accepted in a minute or in flight; want at most %d", c.at(), recent, c.cfg.PerMinute)
+	}
+	if used > c.cfg.PerMinute {
+		c.t.Fatalf("at %s: %d evictions accepted in a minute or in flight; want at most %d", c.at(), used, c.cfg.PerMinute)
+	}
+}
+
+// checkPod checks that a pod may be evicted.
+func (c *randomCluster) checkPod(p *Pod) {
+	bare := p.Workload == "" && !p.EvictBare && !c.cfg.EvictBare
+	if p.Mirror || p.DaemonSet || p.Completed || p.Terminating || bare {
+		c.t.Fatalf("at %s: eviction of %s, which is exempt", c.at(), p.UID)
+	}
+	n := c.nodes[p.Node]
+	if n == nil || !n.takesPods() || p.Requirement.Matches(n.Object) {
+		c.t.Fatalf("at %s: eviction of %s from %+v", c.at(), p.UID, n)
+	}
+	if w := c.workloads[p.Workload]; !w.Budget && w.Ready < w.Desired {
+		c.t.Fatalf("at %s: eviction of %s with %d of %d replicas", c.at(), p.UID, w.Ready, w.Desired)
+	}
+}
+
+// checkOthers checks that no other eviction of the pod's workload or on its node is in flight.
+func (c *randomCluster) checkOthers(p *Pod) {
+	for _, f := range c.flights {
+		if f.process == c.process && !f.lost && (slot(&f.Pod) == slot(p) || f.Pod.Node == p.Node) {
+			c.t.Fatalf("at %s: eviction of %s beside that of %s", c.at(), p.UID, f.Pod.UID)
 		}
 	}
 }
