@@ -81,13 +81,17 @@ func ParseAnnotation(text string) (*corev1.NodeSelector, error) {
 // laterRule begins the message of a problem that only Kubernetes' own parser finds.
 const laterRule = "is refused by Kubernetes: "
 
-func parseAnnotation(text string) (*corev1.NodeSelector, *nodeaffinity.NodeSelector, error) {
+func parseAnnotation(text string) (*corev1.NodeSelector, terms, error) {
 	p := &annotationParser{}
 	selector := p.parse(text)
 	if len(p.problems) > 0 {
 		return nil, nil, &AnnotationError{Problems: p.problems}
 	}
-	compiled, err := nodeaffinity.NewNodeSelector(selector)
+	_, err := nodeaffinity.NewNodeSelector(selector)
+	var compiled terms
+	if err == nil {
+		compiled, err = newTerms(selector)
+	}
 	if err != nil {
 		// The parser above finds all problems of today's versions. This is a rule of a later one.
 		return nil, nil, &AnnotationError{Problems: []Problem{{

@@ -322,48 +322,61 @@ func FuzzParseAnnotation(f *testing.F) {
 		f.Add(tt.text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseAnnotation(text)
-		if err != nil {
-			var problems *AnnotationError
-			if s != nil || !errors.As(err, &problems) || len(problems.Problems) == 0 {
-				t.Fatalf("ParseAnnotation = %v, %v; want an AnnotationError with problems", s, err)
-			}
-			for _, p := range append(problems.Problems, Problem{Message: err.Error()}) {
-				if strings.ContainsFunc(p.String(), func(r rune) bool { return !unicode.IsPrint(r) }) {
-					t.Errorf("problem %q is not one line of text", p)
-				}
-				if strings.Contains(p.String(), laterRule) {
-					t.Errorf("problem %q was found by Kubernetes' parser only", p)
-				}
-			}
-			if len(err.Error()) > 1000 {
-				t.Errorf("Error() has %d bytes; want at most 1000", len(err.Error()))
-			}
-			return
-		}
-		if _, err := nodeaffinity.NewNodeSelector(s); err != nil {
-			t.Errorf("Kubernetes' parser: %v", err)
-		}
-		if len(text) > MaxAnnotation || len(s.NodeSelectorTerms) == 0 || len(s.NodeSelectorTerms) > MaxTerms {
-			t.Errorf("%d bytes and %d terms were accepted", len(text), len(s.NodeSelectorTerms))
-		}
-		for i, term := range s.NodeSelectorTerms {
-			if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-				t.Errorf("term %d is empty", i)
-			}
-		}
-		// What is accepted is accepted in the spelling of the API too, with the same meaning.
-		js, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if again, err := ParseAnnotation(string(js)); len(js) <= MaxAnnotation {
-			if err != nil {
-				t.Fatalf("as JSON: %v", err)
-			}
-			if diff := cmp.Diff(s, again); diff != "" {
-				t.Errorf("as JSON (-want +got):\n%s", diff)
-			}
+		if s, err := ParseAnnotation(text); err != nil {
+			wantProblems(t, s, err)
+		} else {
+			wantValid(t, text, s)
 		}
 	})
+}
+
+// wantProblems checks an error of ParseAnnotation.
+func wantProblems(t *testing.T, s *corev1.NodeSelector, err error) {
+	t.Helper()
+	var problems *AnnotationError
+	if s != nil || !errors.As(err, &problems) || len(problems.Problems) == 0 {
+		t.Fatalf("ParseAnnotation = %v, %v; want an AnnotationError with problems", s, err)
+	}
+	for _, p := range append(problems.Problems, Problem{Message: err.Error()}) {
+		if strings.ContainsFunc(p.String(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("problem %q is not one line of text", p)
+		}
+		if strings.Contains(p.String(), laterRule) {
+			t.Errorf("problem %q was found by Kubernetes' parser only", p)
+		}
+	}
+	if len(err.Error()) > 1000 {
+		t.Errorf("Error() has %d bytes; want at most 1000", len(err.Error()))
+	}
+}
+
+// wantValid checks a selector that ParseAnnotation returned for a text.
+func wantValid(t *testing.T, text string, s *corev1.NodeSelector) {
+	t.Helper()
+	if _, err := nodeaffinity.NewNodeSelector(s); err != nil {
+		t.Errorf("Kubernetes' parser: %v", err)
+	}
+	if len(text) > MaxAnnotation || len(s.NodeSelectorTerms) == 0 || len(s.NodeSelectorTerms) > MaxTerms {
+		t.Errorf("%d bytes and %d terms were accepted", len(text), len(s.NodeSelectorTerms))
+	}
+	for i, term := range s.NodeSelectorTerms {
+		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
+			t.Errorf("term %d is empty", i)
+		}
+	}
+	// What is accepted is accepted in the spelling of the API too, with the same meaning.
+	js, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(js) > MaxAnnotation {
+		return
+	}
+	again, err := ParseAnnotation(string(js))
+	if err != nil {
+		t.Fatalf("as JSON: %v", err)
+	}
+	if diff := cmp.Diff(s, again); diff != "" {
+		t.Errorf("as JSON (-want +got):\n%s", diff)
+	}
 }

@@ -66,8 +66,8 @@ func (p *annotationParser) term(n *yaml.Node, path string) corev1.NodeSelectorTe
 	if fields == nil {
 		return corev1.NodeSelectorTerm{}
 	}
-	read := func(name string, one func(*yaml.Node, string) corev1.NodeSelectorRequirement) []corev1.NodeSelectorRequirement {
-		var out []corev1.NodeSelectorRequirement
+	type reader func(*yaml.Node, string) corev1.NodeSelectorRequirement
+	read := func(name string, one reader) (out []corev1.NodeSelectorRequirement) {
 		for i, q := range p.list(fields[name], join(path, name)) {
 			out = append(out, one(q, fmt.Sprintf("%s.%s[%d]", path, name, i)))
 		}
@@ -134,7 +134,8 @@ func (p *annotationParser) field(n *yaml.Node, path string) corev1.NodeSelectorR
 	case len(q.Values) != 1:
 		p.add(at.list, path+".values", "write one name", "has %d values", len(q.Values))
 	case len(content.IsDNS1123Subdomain(q.Values[0])) > 0:
-		p.add(at.values[0].node, at.values[0].path, "write the name of a Node", "is %s, not the name of a node", quote(q.Values[0]))
+		p.add(at.values[0].node, at.values[0].path, "write the name of a Node",
+			"is %s, not the name of a node", quote(q.Values[0]))
 	}
 	return q
 }
@@ -153,9 +154,10 @@ type place struct {
 }
 
 // requirement reads a NodeSelectorRequirement, and checks its operator.
-func (p *annotationParser) requirement(n *yaml.Node, path string, operators []string) (corev1.NodeSelectorRequirement, places) {
-	var q corev1.NodeSelectorRequirement
-	at := places{list: n}
+func (p *annotationParser) requirement(n *yaml.Node, path string, operators []string) (
+	q corev1.NodeSelectorRequirement, at places,
+) {
+	at.list = n
 	fields := p.fields(n, path, "key", "operator", "values")
 	if fields == nil {
 		return q, at

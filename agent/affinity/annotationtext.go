@@ -125,7 +125,8 @@ func (p *annotationParser) refuseYAML(n *yaml.Node) {
 
 // refused says whether refuseYAML has reported a node or a part of it, so that its content is not known.
 func refused(n *yaml.Node) bool {
-	return n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || isMerge(n) || slices.ContainsFunc(n.Content, refused)
+	return n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || isMerge(n) ||
+		slices.ContainsFunc(n.Content, refused)
 }
 
 func isNull(n *yaml.Node) bool  { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

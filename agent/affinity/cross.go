@@ -11,9 +11,9 @@ import (
 // requiredDuringSchedulingIgnoredDuringExecution. Lists of terms are ORed, so the result has each term of the one with
 // each term of the other, at most [MaxTerms]. A nil selector restricts nothing; two of them are nil.
 //
-// Null and empty terms match no node, so they are left out. Where none is left, the result has one empty term: it matches
-// no node either, and the API server accepts it. An existing selector without any term stays as it is, for the API
-// server to refuse. The result shares nothing with the arguments.
+// Null and empty terms match no node, so they are left out. Where none is left, the result has one empty term: it
+// matches no node either, and the API server accepts it. An existing selector without any term stays as it is, for the
+// API server to refuse. The result shares nothing with the arguments.
 func And(existing, annotation *corev1.NodeSelector) (*corev1.NodeSelector, error) {
 	switch {
 	case annotation == nil:
@@ -47,8 +47,8 @@ func And(existing, annotation *corev1.NodeSelector) (*corev1.NodeSelector, error
 	return out, nil
 }
 
-// maxRequirements bounds the length of the result: each requirement of the one selector is repeated for each term of the
-// other.
+// maxRequirements bounds the length of the result: each requirement of the one selector is repeated for each term of
+// the other.
 const maxRequirements = 8192
 
 // requirements counts those of all terms.

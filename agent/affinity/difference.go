@@ -15,8 +15,8 @@ type Difference struct {
 	Proposal, Kubernetes string
 }
 
-// Differences returns where the proposal and Kubernetes differ about a pod. The annotation has none: what they interpret
-// in different ways is refused in it.
+// Differences returns where the proposal and Kubernetes differ about a pod. The annotation has no such place: what they
+// interpret in different ways is refused in it, except matchFields.
 func Differences(pod *corev1.Pod) []Difference {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil {
@@ -27,7 +27,9 @@ func Differences(pod *corev1.Pod) []Difference {
 	if s := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; s != nil {
 		path := "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution." + termsField
 		if len(s.NodeSelectorTerms) == 0 {
-			out = append(out, Difference{path, "does not say what an empty list matches", none + ", and the API server refuses it"})
+			out = append(out, Difference{
+				path, "does not say what an empty list matches", none + ", and the API server refuses it",
+			})
 		}
 		for i, t := range s.NodeSelectorTerms {
 			at := fmt.Sprintf("%s[%d]", path, i)

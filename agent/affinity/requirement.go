@@ -13,9 +13,9 @@ type Requirement struct {
 
 	// nodeSelector and affinity are what Kubernetes enforces at scheduling, each by itself.
 	nodeSelector, affinity nodeaffinity.RequiredNodeAffinity
-	// annotation is the node selector of the annotation and execution its parsed form; nil without the annotation.
+	// annotation is the node selector of the annotation, nil without one, and execution its terms.
 	annotation *corev1.NodeSelector
-	execution  *nodeaffinity.NodeSelector
+	execution  terms
 }
 
 // NewRequirement returns the requirement of a pod, nil if it has no [Annotation]. The error is an [*AnnotationError],
@@ -79,9 +79,10 @@ func (r *Requirement) Matches(node *corev1.Node) bool {
 	return r.MatchesExecution(node)
 }
 
-// MatchesExecution compares the annotation alone.
+// MatchesExecution compares the annotation alone, without allocating: for the extender, which is asked about nodes that
+// match the rest.
 func (r *Requirement) MatchesExecution(node *corev1.Node) bool {
-	return r == nil || r.execution == nil || r.execution.Match(node)
+	return r == nil || r.annotation == nil || r.execution.match(node)
 }
 
 // MatchExecution is MatchesExecution with reasons.

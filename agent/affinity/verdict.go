@@ -73,62 +73,83 @@ func (r *Requirement) Explain(node *corev1.Node) []Check {
 	if r == nil {
 		return nil
 	}
-	var out []Check
-	for _, key := range slices.Sorted(maps.Keys(r.Pod.Spec.NodeSelector)) {
-		value := r.Pod.Spec.NodeSelector[key]
-		ok, _ := nodeaffinity.NewRequiredNodeAffinity(map[string]string{key: value}, nil).Match(node)
-		c := newCheck(node, SourceNodeSelector, -1, false, corev1.NodeSelectorRequirement{
-			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
-		})
-		c.Match = ok
-		c.Message = message(c.Reason, 1, nil)
-		out = append(out, c)
-	}
-	out = append(out, checkSelector(SourceAffinity, r.ignored(), node)...)
-	return append(out, checkSelector(SourceAnnotation, r.annotation, node)...)
+	return slices.Collect(func(yield func(Check) bool) {
+		_ = r.checkNodeSelector(node, yield) &&
+			checkSelector(SourceAffinity, r.ignored(), node, yield) &&
+			checkSelector(SourceAnnotation, r.annotation, node, yield)
+	})
 }
 
-// verdict returns a verdict that does not match, with the reasons of the wanted sources.
+// verdict returns a verdict that does not match, with the reasons of the wanted sources. Sources that match have none.
 func (r *Requirement) verdict(node *corev1.Node, wanted func(source string) bool) Verdict {
 	v := Verdict{}
-	affinity, _ := r.affinity.Match(node)
-	count := map[string]int{}
-	for _, c := range r.Explain(node) {
-		switch {
-		case c.Match, !wanted(c.Source), count[c.Source] == maxReasons:
-		case c.Source == SourceAffinity && affinity, c.Source == SourceAnnotation && r.MatchesExecution(node):
-			// Another term matches.
-		default:
-			count[c.Source]++
+	count := 0
+	failed := func(c Check) bool {
+		if !c.Match {
 			v.Reasons = append(v.Reasons, c.Reason)
+			count++
 		}
+		return count < maxReasons
+	}
+	if wanted(SourceNodeSelector) {
+		r.checkNodeSelector(node, failed)
+	}
+	count = 0
+	if ok, _ := r.affinity.Match(node); !ok && wanted(SourceAffinity) {
+		checkSelector(SourceAffinity, r.ignored(), node, failed)
+	}
+	count = 0
+	if !r.MatchesExecution(node) && wanted(SourceAnnotation) {
+		checkSelector(SourceAnnotation, r.annotation, node, failed)
 	}
 	return v
 }
 
-// checkSelector compares each requirement of a selector with a node.
-func checkSelector(source string, s *corev1.NodeSelector, node *corev1.Node) []Check {
+// checkNodeSelector compares each pair of nodeSelector with a node until yield returns false, which it returns.
+func (r *Requirement) checkNodeSelector(node *corev1.Node, yield func(Check) bool) bool {
+	for _, key := range slices.Sorted(maps.Keys(r.Pod.Spec.NodeSelector)) {
+		value := r.Pod.Spec.NodeSelector[key]
+		c := newCheck(node, SourceNodeSelector, -1, false, corev1.NodeSelectorRequirement{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
+		})
+		// A pair has no errors: it is compared as a string.
+		c.Match, _ = nodeaffinity.NewRequiredNodeAffinity(map[string]string{key: value}, nil).Match(node)
+		c.Message = message(c.Reason, 1, nil)
+		if !yield(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// checkSelector compares each requirement of a selector with a node until yield returns false, which it returns.
+func checkSelector(source string, s *corev1.NodeSelector, node *corev1.Node, yield func(Check) bool) bool {
 	if s == nil {
-		return nil
+		return true
 	}
 	terms := len(s.NodeSelectorTerms)
 	if terms == 0 {
-		return []Check{{Reason: Reason{Source: source, Term: -1, Message: source + " has no terms and matches no node"}}}
+		return yield(Check{Reason: Reason{Source: source, Term: -1, Message: source + " has no terms and matches no node"}})
 	}
-	var out []Check
 	for i, term := range s.NodeSelectorTerms {
 		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
 			text := fmt.Sprintf("%s term %d is empty and matches no node", source, i+1)
-			out = append(out, Check{Reason: Reason{Source: source, Term: i, Message: text}})
+			if !yield(Check{Reason: Reason{Source: source, Term: i, Message: text}}) {
+				return false
+			}
 		}
 		for _, q := range term.MatchExpressions {
-			out = append(out, checkOne(source, i, terms, false, q, node))
+			if !yield(checkOne(source, i, terms, false, q, node)) {
+				return false
+			}
 		}
 		for _, q := range term.MatchFields {
-			out = append(out, checkOne(source, i, terms, true, q, node))
+			if !yield(checkOne(source, i, terms, true, q, node)) {
+				return false
+			}
 		}
 	}
-	return out
+	return true
 }
 
 // checkOne compares one requirement with a node, as the selector that has nothing else.

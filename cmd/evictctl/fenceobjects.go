@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -53,17 +52,9 @@ type manifest struct {
 
 // read reads the documents of a file.
 func (r *objectReader) read(file string) error {
-	f, err := os.Open(file)
+	text, err := readObjects(file)
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxObjectsFile+1))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
-	}
-	if len(text) > maxObjectsFile {
-		return fmt.Errorf("read %s: it is larger than %d MiB; split it", file, maxObjectsFile>>20)
 	}
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var root yaml.Node

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -12,7 +13,7 @@ import (
 const (
 	exitOK      = 0
 	exitFailure = 1 // failure, or a checked file is invalid
-	exitUsage   = 2 // wrong usage
+	exitUsage   = 2 // wrong usage, or input of affinity that can't be read
 )
 
 // usageError is wrong usage that only the command itself can detect, such as an
@@ -24,6 +25,12 @@ func (e *usageError) Error() string { return e.message }
 func usagef(format string, args ...any) error {
 	return &usageError{message: fmt.Sprintf(format, args...)}
 }
+
+// inputError is the problems of input that a command compares, and that is not what it checks. Each begins with its file
+// and line.
+type inputError struct{ problems []string }
+
+func (e *inputError) Error() string { return strings.Join(e.problems, "\n") }
 
 // errReported is returned by a command that has already printed its error.
 var errReported = errors.New("reported already")
@@ -41,7 +48,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	var usage *usageError
+	var input *inputError
 	switch {
+	case errors.As(err, &input):
+		for _, problem := range input.problems {
+			fmt.Fprintln(stderr, printable(problem))
+		}
+		return exitUsage
 	case !started, errors.As(err, &usage):
 		fmt.Fprintf(stderr, "evictctl: %v\nRun '%s --help' for usage.\n", err, command.CommandPath())
 		return exitUsage
@@ -64,6 +77,7 @@ func newRootCommand() *cobra.Command {
   # Which values are in force, and where does each come from?
   evictctl config dump`,
 	}
+	root.AddCommand(newAffinityCommand())
 	root.AddCommand(newConfigCommand())
 	root.AddCommand(newExplainCommand())
 	root.AddCommand(newFenceCommand())
