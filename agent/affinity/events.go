@@ -29,8 +29,7 @@ const (
 
 // report reports what was found.
 func (r *run) report() {
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for _, c := range r.candidates {
 		r.announce(c)
 		switch c.v.Held {
 		case HoldStorm:
@@ -39,8 +38,8 @@ func (r *run) report() {
 			r.reportNotReady(c)
 		case HoldLoop:
 			b := c.backoff
-			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were bound to a "+
-				"node that violated already: configure the scheduler extender or the webhook of evictd-controller",
+			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were "+
+				"bound to a node that violated already: configure the scheduler extender or the webhook of evictd-controller",
 				b.Until.UTC().Format(time.RFC3339), b.Loops))
 		default:
 			r.reportHold(c)
@@ -54,7 +53,7 @@ func (r *run) report() {
 // announce reports a violation that has lasted for the debounce.
 func (r *run) announce(c *candidate) {
 	if c.v.Announced || !c.current || c.v.Held == HoldCompleted || c.v.Held == HoldTerminating ||
-		r.waiting(c.v.Steady.Add(r.in.Config.Debounce)) {
+		r.waiting(c.v.Steady.Add(r.in.Config.Debounce)) || r.eventsSpent() {
 		return
 	}
 	c.v.Announced = r.bounded(c, EventViolated, fmt.Sprintf("node %s: %s", c.pod.Node, reasons(c.pod)))
@@ -86,7 +85,7 @@ func (r *run) reportHold(c *candidate) {
 	} else if c.v.ReportedHold != "" && r.waiting(c.v.Reported.Add(changePeriod)) {
 		return
 	}
-	if r.bounded(c, EventNotEvicted, "not evicted: "+text) {
+	if !r.eventsSpent() && r.bounded(c, EventNotEvicted, "not evicted: "+text) {
 		c.v.Reported, c.v.ReportedHold = r.now, c.v.Held
 	}
 }
@@ -112,7 +111,8 @@ func (r *run) reportNotReady(c *candidate) {
 	}
 	text := "the replicas of its workload could not be read"
 	if w, known := r.in.Workloads[c.pod.Workload]; known {
-		text = fmt.Sprintf("%d of %d replicas of its workload are Ready, and it has no PodDisruptionBudget", w.Ready, w.Desired)
+		text = fmt.Sprintf("%d of %d replicas of its workload are Ready, and it has no PodDisruptionBudget",
+			w.Ready, w.Desired)
 	}
 	r.repeat(c, &b.NotReadyReported, EventNotEvicted, fmt.Sprintf("not evicted for %s: %s",
 		r.now.Sub(b.NotReadySince).Round(time.Second), text))
@@ -130,13 +130,17 @@ func (r *run) repeat(c *candidate, last *time.Time, reason, message string) {
 
 // bounded adds a Warning if maxEvents allows one more, and reports whether it did.
 func (r *run) bounded(c *candidate, reason, message string) bool {
-	if r.s.Events >= maxEvents {
-		r.wake(r.s.EventsSince.Add(eventPeriod))
+	if r.eventsSpent() {
 		return false
 	}
 	r.s.Events++
 	r.event(c.v.Pod, true, reason, message)
 	return true
+}
+
+// eventsSpent reports whether maxEvents allows no more in this period, and wakes in the next.
+func (r *run) eventsSpent() bool {
+	return r.s.Events >= maxEvents && r.waiting(r.s.EventsSince.Add(eventPeriod))
 }
 
 func (r *run) event(pod PodKey, warning bool, reason, message string) {

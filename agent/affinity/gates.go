@@ -84,8 +84,7 @@ func (r *run) exempt(c *candidate) Hold { return r.check(c, podGates) }
 // first, then the oldest.
 func (r *run) checkPod() []*candidate {
 	var open []*candidate
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for _, c := range r.candidates {
 		previous := c.v.Held
 		c.v.InFlight, c.current = "", true
 		if r.flying(c) {

@@ -27,9 +27,9 @@ func (r *run) takeOutcomes() {
 	for _, o := range r.in.Outcomes {
 		pods[o.Pod] = nil
 	}
-	for i := range r.candidates {
-		if _, ok := pods[r.candidates[i].pod.UID]; ok {
-			pods[r.candidates[i].pod.UID] = &r.candidates[i]
+	for _, c := range r.candidates {
+		if _, ok := pods[c.pod.UID]; ok {
+			pods[c.pod.UID] = c
 		}
 	}
 	flights := make(map[string]*Backoff)

@@ -111,8 +111,8 @@ func (f *fit) find(nodes []*Node) int {
 	return len(nodes)
 }
 
-// fits reports whether a node matches the whole requirement of a pod, and the pod tolerates its taints. The operators Lt
-// and Gt of tolerations are off by default in Kubernetes: a pod that needs them is kept.
+// fits reports whether a node matches the whole requirement of a pod, and the pod tolerates its taints. Tolerations with
+// the operators Lt and Gt do not count, as they are off by default in Kubernetes: a pod that needs them is kept.
 func (p *Pod) fits(n *Node) bool {
 	if !p.Requirement.Matches(n.Object) {
 		return false

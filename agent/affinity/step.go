@@ -3,8 +3,8 @@ package affinity
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -44,7 +44,7 @@ type run struct {
 	now    time.Time
 	orders Orders
 	// candidates are the pods that violate, oldest first.
-	candidates []candidate
+	candidates []*candidate
 	// nodes are those of Inputs, by name.
 	nodes     map[string]*Node
 	workloads map[string]*Backoff
@@ -95,7 +95,6 @@ func (r *run) begin() {
 		kept = len(r.s.Evicted)
 	}
 	r.s.Evicted = slices.Clone(r.s.Evicted[kept:])
-	r.s.Storms = maps.Clone(r.s.Storms)
 	if r.now.Sub(r.s.EventsSince) >= eventPeriod {
 		r.s.EventsSince, r.s.Events = r.now, 0
 	}
@@ -103,25 +102,20 @@ func (r *run) begin() {
 
 // observe makes the candidates. A pod that no longer violates, or does on another node, is forgotten.
 func (r *run) observe() {
-	// The candidates are sorted by reference: they are large.
-	all := make([]candidate, 0, len(r.in.Violating))
-	seen := make(map[types.UID]bool, len(r.in.Violating))
+	all := make([]candidate, len(r.in.Violating))
+	r.candidates = make([]*candidate, len(all))
 	for i := range r.in.Violating {
-		p := &r.in.Violating[i]
-		if seen[p.UID] {
-			continue
-		}
-		seen[p.UID] = true
+		p, c := &r.in.Violating[i], &all[i]
 		v, known := r.s.Violations[p.UID]
 		if !known || v.Node != p.Node {
 			v = Violation{Pod: p.PodKey, Node: p.Node, Since: r.now, Steady: r.now}
 		}
-		all = append(all, candidate{pod: p, node: r.nodes[p.Node], v: v, backoff: r.workloads[slot(p)]})
+		c.pod, c.node, c.v = p, r.nodes[p.Node], v
+		r.candidates[i] = c
 	}
-	slices.SortFunc(all, func(a, b candidate) int {
-		return cmp.Or(a.v.Since.Compare(b.v.Since), cmp.Compare(a.pod.UID, b.pod.UID))
+	slices.SortFunc(r.candidates, func(a, b *candidate) int {
+		return cmp.Or(a.v.Since.Compare(b.v.Since), strings.Compare(string(a.pod.UID), string(b.pod.UID)))
 	})
-	r.candidates = all
 }
 
 // order orders the eviction of a pod, or in dry run reports it. In dry run the pod counts as gone from then on.
@@ -146,8 +140,8 @@ func (r *run) order(c *candidate) {
 // finish returns the new state.
 func (r *run) finish() (State, Orders) {
 	r.s.Violations = make(map[types.UID]Violation, len(r.candidates))
-	for i := range r.candidates {
-		r.s.Violations[r.candidates[i].pod.UID] = r.candidates[i].v
+	for _, c := range r.candidates {
+		r.s.Violations[c.pod.UID] = c.v
 	}
 	r.s.Workloads = r.keptWorkloads()
 	if w := r.orders.Wake; !w.IsZero() && w.Before(r.now.Add(minWake)) {

@@ -23,8 +23,7 @@ const clusterStorm = ""
 func (r *run) findStorms() {
 	exempt := make([]bool, len(r.candidates))
 	affected := map[string]bool{}
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for i, c := range r.candidates {
 		if exempt[i] = r.exempt(c) != ""; !exempt[i] && c.node != nil {
 			affected[c.pod.Node] = true
 		}
@@ -34,8 +33,7 @@ func (r *run) findStorms() {
 		r.addStorm(storms, clusterStorm)
 	}
 	var keys map[string]bool
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for i, c := range r.candidates {
 		if exempt[i] {
 			continue
 		}

@@ -45,8 +45,7 @@ func (r *run) flying(c *candidate) bool {
 // endFlights ends the evictions whose pod no longer violates or takes too long to go, and those that are lost.
 func (r *run) endFlights() {
 	violating := make(map[string]*candidate, len(r.workloads))
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for _, c := range r.candidates {
 		// An outcome may have begun to remember the workload.
 		if c.backoff = r.workloads[slot(c.pod)]; c.backoff == nil {
 			continue
@@ -82,8 +81,7 @@ func (r *run) endFlights() {
 // violates later was placed correctly and ends the loop.
 func (r *run) findLoops() {
 	placed := map[*Backoff]bool{}
-	for i := range r.candidates {
-		c := &r.candidates[i]
+	for _, c := range r.candidates {
 		b := c.backoff
 		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
 			c.pod.Created.Before(b.EvictedAt.Add(-clockSkew)) {
@@ -138,8 +136,8 @@ func (r *run) noteNotReady(c *candidate) bool {
 // keptWorkloads returns those that something is remembered of.
 func (r *run) keptWorkloads() map[string]Backoff {
 	kept := make(map[string]Backoff, len(r.workloads))
-	for i := range r.candidates {
-		if b := r.candidates[i].backoff; b != nil {
+	for _, c := range r.candidates {
+		if b := c.backoff; b != nil {
 			b.Seen = r.now
 		}
 	}
