@@ -22,6 +22,7 @@ import (
 
 	"github.com/evictd/evictd/agent/affinity"
 	"github.com/evictd/evictd/tests/controlplane"
+	"github.com/evictd/evictd/tests/node"
 )
 
 // debounce is that of the tests.
@@ -199,7 +200,10 @@ func (c *cluster) movedFrom(app string, before map[types.UID]string) {
 func TestEvict(t *testing.T) {
 	apps := []string{"web", "budgeted", "twice"}
 	needPrograms(t)
-	built := program(t)
+	built, err := node.Program("../..", t.TempDir(), "evictd-controller")
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := startCluster(t, apps, "a", "b", "c")
 	c.install("debounce=3s\nper_minute=100\nstorm_percentage=100\n")
 	stop := c.startController(built, "observe")
@@ -253,7 +257,7 @@ func TestEvict(t *testing.T) {
 	if got := c.awaitRunning("budgeted", 1); fmt.Sprint(got) != fmt.Sprint(before["budgeted"]) {
 		t.Errorf("pods of budgeted: %v; want %v", got, before["budgeted"])
 	}
-	err := c.Admin.Patch(t.Context(), "/apis/policy/v1/namespaces/default/poddisruptionbudgets/budgeted", controlplane.MergePatch,
+	err = c.Admin.Patch(t.Context(), "/apis/policy/v1/namespaces/default/poddisruptionbudgets/budgeted", controlplane.MergePatch,
 		fields{"spec": fields{"minAvailable": 0}})
 	if err != nil {
 		t.Fatal(err)

@@ -317,23 +317,3 @@ func (c *cluster) takeLabel(name, app string) {
 		c.t.Fatal(err)
 	}
 }
-
-// program returns the path of evictd-controller as it is released.
-func program(t *testing.T) string {
-	t.Helper()
-	built, err := node.Prebuilt("evictd-controller")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if built != nil {
-		return built[0]
-	}
-	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/evictd-controller")
-	cmd.Dir = "../.."
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "evictd-controller")
-}

@@ -2,8 +2,6 @@ package fencing
 
 import (
 	"maps"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -17,21 +15,11 @@ import (
 // executable returns the path of evictd-controller as it is released.
 func executable(t *testing.T) string {
 	t.Helper()
-	built, err := node.Prebuilt("evictd-controller")
+	program, err := node.Program("../..", t.TempDir(), "evictd-controller")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if built != nil {
-		return built[0]
-	}
-	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/evictd-controller")
-	cmd.Dir = "../.."
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "evictd-controller")
+	return program
 }
 
 // startFencing is start with evictd-controller.
