@@ -40,11 +40,12 @@ demo: build ## a hog is killed under a private containerd (DRY_RUN=1 only says s
 demo-fence: build ## a lost node of a real control plane is fenced and recovers; needs no root
 	$(GO) run ./tests/fencing/demo
 
-# The clusters of tests/fencing would slow down those of tests/cluster, in which an eviction races with the kubelet.
+# The clusters of tests/fencing and tests/affinity would slow down those of tests/cluster, in which an eviction races
+# with the kubelet.
 .PHONY: test
 test: build fetch ## everything that needs no virtual machine
-	$(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -v /tests/fencing$$)
-	$(GO) test $(TESTFLAGS) ./tests/fencing
+	$(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -v -e '/tests/fencing$$' -e '/tests/affinity$$')
+	$(GO) test $(TESTFLAGS) ./tests/fencing ./tests/affinity
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
 # packages are unpacked into a cache directory; without that, tests are skipped. ipmi_sim,

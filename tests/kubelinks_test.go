@@ -11,7 +11,7 @@ func TestWhoLinksTheAPIClient(t *testing.T) {
 	const kube, controller = module + "agent/kube/cluster", module + "agent/controller"
 	clients := map[string]string{
 		kube: kube, module + "cmd/evictd-kube": kube,
-		controller: controller, module + "cmd/evictd-controller": controller,
+		controller: controller, module + "agent/controller/affinity": controller, module + "cmd/evictd-controller": controller,
 	}
 	linked := map[string]bool{}
 	for _, p := range list(t, "./...") {

@@ -25,6 +25,9 @@ type Pod struct {
 	PodKey
 	Node    string
 	Created time.Time
+	// Bound is when it was bound to its node, the transition of its condition PodScheduled. Created is used if it is
+	// zero: a replacement that was Pending for longer than a minute is then not recognized as a loop.
+	Bound time.Time
 	// Requirement is what the pod requires of a node, and Verdict the comparison with its own.
 	Requirement *Requirement
 	Verdict     Verdict
@@ -100,6 +103,8 @@ type Orders struct {
 type Eviction struct {
 	ID  string
 	Pod Pod
+	// Since is when the violation was observed first.
+	Since time.Time
 }
 
 // Event is reported at a pod.

@@ -14,38 +14,78 @@ type State struct {
 	Workloads map[string]Backoff
 	// Evicted are the times of the last accepted evictions, oldest first, as far as a rate needs them.
 	Evicted []time.Time
-	// Storm is the id of the storm that is going on, empty if there is none.
+	// Storm is the id of the storm that is going on, empty if there is none. Of several it is that of the nodes, else
+	// that of the first key.
 	Storm string
+	// Storms are all that are going on, by the label key that no node has; that of too many nodes has the empty key.
+	Storms map[string]Storm
+	// PausedUntil is when evictions go on after the API server throttled one.
+	PausedUntil time.Time
+	// Events counts those of the minute that began at EventsSince.
+	EventsSince time.Time
+	Events      int
 }
 
-// Violation is a pod that violates, and how far its eviction is.
-type Violation struct {
-	Pod PodKey
-	// Since is when the violation was observed first.
+// Storm is a number of violations with probably one cause, which is not in the pods.
+type Storm struct {
+	ID    string
 	Since time.Time
-	// Held is why the pod is not evicted now; empty if nothing holds it back.
+	// Reported is when it was reported last.
+	Reported time.Time
+}
+
+// Violation is a pod that violates on a node, and how far its eviction is.
+type Violation struct {
+	Pod  PodKey
+	Node string
+	// Since is when the violation was observed first. Steady is when the debounce began: later than Since if the node
+	// was not Ready, fenced or drained in between, or an eviction found that pod or node had changed.
+	Since, Steady time.Time
+	// Held is why the pod is not evicted now; empty if its eviction is in flight.
 	Held Hold
 	// Next is when the eviction is tried again after a refusal.
 	Next time.Time
-	// Refusals counts those in a row.
-	Refusals int
+	// Refusals counts those in a row. Refused and RefusedMessage are the last one.
+	Refusals       int
+	Refused        OutcomeKind
+	RefusedMessage string
 	// InFlight is the id of the eviction that was ordered and has no outcome.
 	InFlight string
-	// Reported is when Held was reported last.
-	Reported time.Time
+	// Reported is when a hold was reported last, and ReportedHold which.
+	Reported     time.Time
+	ReportedHold Hold
+	// Announced says that the violation was reported, and WouldEvict that its eviction was in dry run.
+	Announced, WouldEvict bool
+	// Compared is when the requirement was compared with the other nodes last.
+	Compared time.Time
 }
 
 // Backoff is what is remembered of a workload between two evictions.
 type Backoff struct {
 	// InFlight is the pod whose eviction has no outcome, or was accepted and is not gone.
 	InFlight types.UID
-	// Node is the node of the last eviction, and EvictedAt its time.
+	// ID is that of the eviction in flight, OrderedAt when it was ordered, and Accepted whether it was accepted.
+	ID        string
+	OrderedAt time.Time
+	Accepted  bool
+	// Node is the node of the last eviction, and EvictedAt when the last one was accepted.
 	Node      string
 	EvictedAt time.Time
-	// Loops counts replacements in a row that were bound to a node that violated already.
-	Loops int
-	// Until is when the next eviction may follow.
+	// Loops counts replacements in a row that were bound to a node that violated already. LoopOf is the EvictedAt of
+	// the last eviction that was counted.
+	Loops  int
+	LoopOf time.Time
+	// Until is when the next eviction may follow a loop.
 	Until time.Time
+	// RefusedUntil is when the next eviction may follow a refusal, and Refusals counts those in a row.
+	RefusedUntil time.Time
+	Refusals     int
+	// NotReadySince is since when a pod is held because replicas are not ready, or could not be read.
+	NotReadySince time.Time
+	// NotReadyReported and LoopReported are when these were reported last.
+	NotReadyReported, LoopReported time.Time
+	// Seen is when a pod of the workload violated last.
+	Seen time.Time
 }
 
 // PodKey identifies a pod.
@@ -59,7 +99,6 @@ type Hold string
 
 // The holds, in the order in which they are checked.
 const (
-	HoldDryRun           Hold = "DryRun"           // --affinity=observe
 	HoldStatic           Hold = "Static"           // a mirror pod
 	HoldDaemonSet        Hold = "DaemonSet"        // it would come back here
 	HoldCompleted        Hold = "Completed"        // Succeeded or Failed
@@ -72,6 +111,7 @@ const (
 	HoldNodeDrained      Hold = "NodeDrained"      // cordoned or shutting down: left to that
 	HoldDebounce         Hold = "Debounce"         // observed for less than the debounce
 	HoldStorm            Hold = "Storm"            // too many nodes at once, or one key gone everywhere
+	HoldNotCompared      Hold = "NotCompared"      // with the other nodes in this step, because of their number
 	HoldNoNodeFits       Hold = "NoNodeFits"       // no other node matches
 	HoldWorkloadInFlight Hold = "WorkloadInFlight" // another eviction of the workload
 	HoldWorkloadNotReady Hold = "WorkloadNotReady" // a replica is missing or not ready, and there is no PodDisruptionBudget
@@ -80,6 +120,7 @@ const (
 	HoldRate             Hold = "Rate"             // evictions per minute in the cluster
 	HoldLoop             Hold = "Loop"             // the replacement came back to a node that violates
 	HoldRefused          Hold = "Refused"          // by the eviction API, until the next attempt
+	HoldDryRun           Hold = "DryRun"           // --affinity=observe: it would be evicted
 )
 
 // Config bounds evictions.
@@ -96,7 +137,7 @@ type Config struct {
 	Debounce time.Duration
 	// StormPercentage of the nodes, rounded down, may have pods that violate; at least one node may.
 	StormPercentage int
-	// StormConfirmed is the id of a storm that a person has confirmed.
+	// StormConfirmed is the id of a storm that a person has confirmed. Several are separated by commas.
 	StormConfirmed string
 	// PerMinute bounds the accepted evictions in the cluster.
 	PerMinute int

@@ -10,17 +10,22 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 )
 
 // cacheOptions restrict the watches: ConfigMaps and Secrets of the controller's namespace only, and of each object only
-// what the controller uses.
-func cacheOptions(namespace string) ctrlcache.Options {
+// what the controller uses. Nodes keep more of it unless affinity is off.
+func cacheOptions(namespace string, mode affinity.Mode) ctrlcache.Options {
+	node := stripNode
+	if mode != affinity.Off {
+		node = stripNodeForAffinity
+	}
 	own := map[string]ctrlcache.Config{namespace: {}}
 	return ctrlcache.Options{
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]ctrlcache.ByObject{
-			&corev1.Node{}:         {Transform: strip(stripNode)},
+			&corev1.Node{}:         {Transform: strip(node)},
 			&nodefence.NodeFence{}: {Transform: strip(func(*nodefence.NodeFence) {})},
 			&corev1.ConfigMap{}:    {Transform: strip(func(*corev1.ConfigMap) {}), Namespaces: own},
 			&corev1.Secret{}:       {Transform: strip(stripSecret), Namespaces: own},
@@ -58,6 +63,13 @@ func stripNode(n *corev1.Node) {
 		}
 	}
 	*n = stripped
+}
+
+// stripNodeForAffinity leaves of a Node also what affinity needs.
+func stripNodeForAffinity(n *corev1.Node) {
+	whole := *n
+	stripNode(n)
+	affinity.KeepOfNode(n, &whole)
 }
 
 // stripSecret removes the values: those of a Secret are read when a device is opened, and never stored.

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/evictd/evictd/agent/controller/affinity"
 )
 
 func TestStrippedNode(t *testing.T) {
@@ -65,7 +67,7 @@ func TestStrippedSecret(t *testing.T) {
 
 // Only ConfigMaps and Secrets of the controller's namespace are watched.
 func TestWatchedNamespaces(t *testing.T) {
-	for object, o := range cacheOptions("evictd").ByObject {
+	for object, o := range cacheOptions("evictd", affinity.Observe).ByObject {
 		_, own := o.Namespaces["evictd"]
 		switch object.(type) {
 		case *corev1.ConfigMap, *corev1.Secret:
@@ -76,5 +78,23 @@ func TestWatchedNamespaces(t *testing.T) {
 		if o.Transform == nil {
 			t.Errorf("%T: objects are not stripped", object)
 		}
+	}
+}
+
+// With affinity, a Node keeps its labels and taints, and no more.
+func TestStrippedNodeForAffinity(t *testing.T) {
+	n := deadNode()
+	n.Labels = map[string]string{"app": "x"}
+	n.Spec.Taints, n.Spec.Unschedulable = []corev1.Taint{quarantine}, true
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}}}
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "EvictdNodeShutdown", Status: corev1.ConditionTrue})
+	want := n.DeepCopy()
+	stripNode(want)
+	want.Labels = map[string]string{"app": "x"}
+	want.Spec = corev1.NodeSpec{Taints: []corev1.Taint{quarantine}, Unschedulable: true}
+	want.Status.Conditions = append(want.Status.Conditions, corev1.NodeCondition{Type: "EvictdNodeShutdown", Status: corev1.ConditionTrue})
+	stripNodeForAffinity(n)
+	if diff := cmp.Diff(want, n); diff != "" {
+		t.Errorf("stripNodeForAffinity: (-want +got):\n%s", diff)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 )
 
@@ -35,7 +36,7 @@ type right struct {
 
 // rights are those of deploy/kubernetes/controller/rbac.yaml, without the rights to create events: without those there
 // are no events, and fencing goes on.
-func rights(namespace string, elect bool) []right {
+func rights(namespace string, elect bool, mode affinity.Mode) []right {
 	list := []right{
 		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
 		{resource: "pods", verbs: []string{"list", "delete"}},
@@ -47,6 +48,9 @@ func rights(namespace string, elect bool) []right {
 		{resource: "namespaces", name: remediatorNamespace, verbs: []string{"get"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
 		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
+	}
+	if mode != affinity.Off {
+		list = append(list, affinityRights()...)
 	}
 	if elect {
 		list = append(list,
@@ -74,9 +78,10 @@ type prerequisites struct {
 	namespaces core.NamespaceInterface
 	namespace  string
 	elect      bool
+	mode       affinity.Mode
 }
 
-func newPrerequisites(config *rest.Config, namespace string, elect bool) (*prerequisites, error) {
+func newPrerequisites(config *rest.Config, namespace string, elect bool, mode affinity.Mode) (*prerequisites, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout, config.QPS = requestTimeout, -1 // one request at a time, two dozen in all
 	types, err := discovery.NewDiscoveryClientForConfig(config)
@@ -96,14 +101,14 @@ func newPrerequisites(config *rest.Config, namespace string, elect bool) (*prere
 		return nil, err
 	}
 	return &prerequisites{
-		types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), objects.Namespaces(), namespace, elect,
+		types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), objects.Namespaces(), namespace, elect, mode,
 	}, nil
 }
 
 // awaitPrerequisites waits until the API server answers, has the type NodeFence and the namespace, and allows all that
 // the controller does. A right that is missing would else be found in the middle of a fence.
 func awaitPrerequisites(ctx context.Context, config *rest.Config, o *Options) error {
-	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect)
+	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect, o.Affinity)
 	if err != nil {
 		return fmt.Errorf("client of the API server: %w: correct the kubeconfig", err)
 	}
@@ -139,7 +144,7 @@ func (p *prerequisites) check(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("ask the API server for NodeFence: %w: check its address, and the network from here to it", err)
 	}
-	if err := p.checkRights(ctx, rights(p.namespace, p.elect), "deploy/kubernetes/controller/rbac.yaml"); err != nil {
+	if err := p.checkRights(ctx, rights(p.namespace, p.elect, p.mode), "deploy/kubernetes/controller/rbac.yaml"); err != nil {
 		return err
 	}
 	switch _, err := p.namespaces.Get(ctx, remediatorNamespace, metav1.GetOptions{}); {
@@ -183,10 +188,12 @@ func (p *prerequisites) missing(ctx context.Context, wanted []right) ([]string, 
 	var list []string
 	for _, r := range wanted {
 		var verbs []string
+		resource, subresource, _ := strings.Cut(r.resource, "/")
 		for _, verb := range r.verbs {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: r.namespace, Group: r.group, Resource: r.resource, Name: r.name, Verb: verb,
+					Namespace: r.namespace, Group: r.group, Resource: resource, Subresource: subresource,
+					Name: r.name, Verb: verb,
 				},
 			}}
 			answer, err := p.access.Create(ctx, review, metav1.CreateOptions{})

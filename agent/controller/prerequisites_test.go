@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
+
+	"github.com/evictd/evictd/agent/controller/affinity"
 )
 
 // startServer is an API server as far as prerequisites ask it.
@@ -54,7 +56,7 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		a := review.Spec.ResourceAttributes
-		s.asked = append(s.asked, fmt.Sprint(a.Namespace, " ", a.Group, " ", a.Resource, " ", a.Name, " ", a.Verb))
+		s.asked = append(s.asked, fmt.Sprint(a.Namespace, " ", a.Group, " ", strings.TrimSuffix(a.Resource+"/"+a.Subresource, "/"), " ", a.Name, " ", a.Verb))
 		review.Status.Allowed = strings.TrimSpace(a.Resource+" "+a.Verb) != s.missing
 		answer(http.StatusCreated, review)
 	case r.URL.Path == "/apis/coordination.k8s.io/v1/namespaces/evictd/leases" && r.URL.Query().Get("dryRun") == "All":
@@ -75,12 +77,12 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *startServer) check(t *testing.T, elect bool) error {
+func (s *startServer) check(t *testing.T, elect bool, mode affinity.Mode) error {
 	t.Helper()
 	server := httptest.NewServer(s)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	p, err := newPrerequisites(config, "evictd", elect)
+	p, err := newPrerequisites(config, "evictd", elect, mode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func TestPrerequisites(t *testing.T) {
 		"no Lease read": {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
 		"no namespace":  {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
 	} {
-		err := tt.server.check(t, true)
+		err := tt.server.check(t, true, affinity.Enforce)
 		if (err == nil) != (tt.want == nil) {
 			t.Errorf("%s: check() = %v; want an error with %q", name, err, tt.want)
 			continue
@@ -117,7 +119,7 @@ func TestPrerequisites(t *testing.T) {
 		}
 	}
 	// The Lease of leader election is not needed without it.
-	if err := (&startServer{noNamespace: true}).check(t, false); err != nil {
+	if err := (&startServer{noNamespace: true}).check(t, false, affinity.Enforce); err != nil {
 		t.Errorf("without leader election: check() = %v", err)
 	}
 }
@@ -125,7 +127,7 @@ func TestPrerequisites(t *testing.T) {
 // TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
 func TestRights(t *testing.T) {
 	s := &startServer{remediators: true}
-	if err := s.check(t, true); err != nil {
+	if err := s.check(t, true, affinity.Observe); err != nil {
 		t.Fatal(err)
 	}
 	var documents []string
@@ -148,7 +150,9 @@ func TestRights(t *testing.T) {
 			}
 			name := strings.Join(rule.ResourceNames, "")
 			for _, verb := range rule.Verbs {
-				granted = append(granted, fmt.Sprint(role.Namespace, " ", rule.APIGroups[0], " ", rule.Resources[0], " ", name, " ", verb))
+				for _, resource := range rule.Resources {
+					granted = append(granted, fmt.Sprint(role.Namespace, " ", rule.APIGroups[0], " ", resource, " ", name, " ", verb))
+				}
 			}
 		}
 	}
@@ -156,5 +160,17 @@ func TestRights(t *testing.T) {
 	slices.Sort(s.asked)
 	if diff := cmp.Diff(granted, s.asked); diff != "" {
 		t.Errorf("rights in rbac.yaml and at the start (-granted +asked):\n%s", diff)
+	}
+	off := &startServer{}
+	if err := off.check(t, true, affinity.Off); err != nil {
+		t.Fatal(err)
+	}
+	for _, asked := range off.asked {
+		if strings.Contains(asked, "eviction") || strings.Contains(asked, " pods  watch") || strings.Contains(asked, "scale") {
+			t.Errorf("with --affinity=off the right %q is asked for", asked)
+		}
+	}
+	if len(off.asked) >= len(s.asked) {
+		t.Errorf("with --affinity=off %d rights are asked for; want less than %d", len(off.asked), len(s.asked))
 	}
 }

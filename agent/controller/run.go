@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/version"
 )
@@ -66,12 +67,14 @@ type Options struct {
 	NodeName string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
+	// Affinity says what is done about pods that violate their node affinity.
+	Affinity affinity.Mode
 
 	Log *slog.Logger
 }
 
-// Run fences dead nodes until ctx ends. It returns an error if it loses the leadership: the process must then end, so
-// that nothing of it goes on.
+// Run fences dead nodes, and evicts pods that violate their node affinity, until ctx ends. It returns an error if it
+// loses the leadership: the process must then end, so that nothing of it goes on.
 func Run(ctx context.Context, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +138,7 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 		return nil, fmt.Errorf("types of the API: %w", err)
 	}
 	options := manager.Options{
-		Scheme: scheme, Cache: cacheOptions(o.Namespace), Logger: logger,
+		Scheme: scheme, Cache: cacheOptions(o.Namespace, o.Affinity), Logger: logger,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress: o.ProbeAddress,
 		LeaseDuration:          new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
@@ -222,7 +225,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	return nil
+	return registerAffinity(m, o, events)
 }
 
 func fencedNode(ctx context.Context, o client.Object) []reconcile.Request {

@@ -1,5 +1,5 @@
 // Command evictd-controller fences dead nodes of a Kubernetes cluster: it switches their machines off, proves that they
-// are off, and only then releases their pods and volumes.
+// are off, and only then releases their pods and volumes. It also evicts pods that no longer fit their node.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/evictd/evictd/agent/controller"
+	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/logflags"
 	"github.com/evictd/evictd/agent/version"
 )
@@ -40,6 +41,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
+	mode := flags.String("affinity", string(affinity.Observe), "what to do about pods that violate their annotation "+affinity.Annotation+": `MODE` observe reports them, enforce evicts them, off does not watch pods")
 	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
@@ -49,6 +51,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	problem := ""
+	var modeErr error
+	o.Affinity, modeErr = affinity.ParseMode(*mode)
 	switch {
 	case *showVersion:
 		fmt.Fprintln(stdout, "evictd-controller", version.Of())
@@ -65,6 +69,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
 	case !filepath.IsAbs(o.AgentsDirectory):
 		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
+	case modeErr != nil:
+		problem = "--affinity " + modeErr.Error()
 	case o.Identity == "":
 		problem = "no identity: set --identity or POD_NAME to a name that no other controller has"
 	}
@@ -118,6 +124,9 @@ func usage(flags *flag.FlagSet) {
 stopped, reads from its power device that it is off, and only then releases its pods and
 volumes. It is configured by ConfigMaps and Secrets of its namespace, and is in dry run
 until cluster-fence-config says otherwise.
+
+It also watches for pods that violate the node affinity in their annotation
+evictd.io/required-during-execution, and evicts them with --affinity=enforce.
 
   evictd-controller                                   in a pod
   evictd-controller --kubeconfig FILE --namespace NS  outside of the cluster

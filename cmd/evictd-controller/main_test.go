@@ -22,6 +22,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"--metrics-address", "nonsense"}, exitUsage, "", `--metrics-address is HOST:PORT, :PORT or 0, not "nonsense"`},
 		{[]string{"--fence-agents-dir", "sbin"}, exitUsage, "", `--fence-agents-dir is an absolute path, not "sbin"`},
 		{[]string{"--metrics-address", ""}, exitUsage, "", "--metrics-address is"},
+		{[]string{"--affinity", "perhaps"}, exitUsage, "", `--affinity is observe, enforce or off, not "perhaps"`},
 		{[]string{"--probe-address", ":70000"}, exitUsage, "", "--probe-address is"},
 		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
 	} {

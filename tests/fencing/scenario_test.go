@@ -20,21 +20,11 @@ import (
 // executable returns the path of a command as it is released.
 func executable(t *testing.T, name string) string {
 	t.Helper()
-	built, err := node.Prebuilt(name)
+	program, err := node.Program("../..", t.TempDir(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if built != nil {
-		return built[0]
-	}
-	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/"+name)
-	cmd.Dir = "../.."
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, name)
+	return program
 }
 
 // startFencing is start with evictd-controller.

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -34,4 +35,20 @@ func Prebuilt(names ...string) ([]string, error) {
 		return nil, fmt.Errorf("%s is %s, which has no executable %s", ProgramsEnv, dir, strings.Join(missing, ", "))
 	}
 	return paths, nil
+}
+
+// Program returns the path of a program as it is released: a prebuilt one, or one that is built into dir. The root is
+// that of the module.
+func Program(root, dir, name string) (string, error) {
+	built, err := Prebuilt(name)
+	if err != nil || built != nil {
+		return strings.Join(built, ""), err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/"+name)
+	cmd.Dir = root
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	}
+	return filepath.Join(dir, name), nil
 }

@@ -5,10 +5,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // maxProblems is how many problems of one object are kept, so that a text of the wrong kind does not fill the log.
 const maxProblems = 100
+
+// property is one line of a text of properties.
+type property struct {
+	key, value string
+	line       int
+}
 
 // document is the text of properties in a ConfigMap.
 type document struct {
@@ -33,10 +41,12 @@ func (p *parser) open(o *Object, dataKey string) *document {
 		d.fail(0, dataKey, "is missing", "put the properties into the data key "+dataKey)
 		return d
 	}
-	var errs []lineError
-	d.properties, errs = parseProperties(text)
+	list, errs := properties.Parse(text)
+	for _, v := range list {
+		d.properties = append(d.properties, property{v.Key, v.Value, v.Line})
+	}
 	for _, e := range errs {
-		d.fail(e.line, e.key, e.message, e.remedy)
+		d.fail(e.Line, e.Key, e.Message, e.Remedy)
 	}
 	return d
 }

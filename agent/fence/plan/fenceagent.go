@@ -13,10 +13,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // FenceAgent reports whether a name is that of a ClusterLabs fence agent, a program of its own, such as fence_ipmilan.
-func FenceAgent(name string) bool { return len(name) <= maxKey && scriptName.MatchString(name) }
+func FenceAgent(name string) bool {
+	return len(name) <= properties.MaxKey && scriptName.MatchString(name)
+}
 
 // FenceAgents returns the fence agents that templates name, sorted: those whose metadata [Parse] needs.
 func FenceAgents(o Objects) []string {
@@ -25,10 +28,10 @@ func FenceAgents(o Objects) []string {
 		if !strings.HasPrefix(m.Name, templatePrefix) {
 			continue
 		}
-		properties, _ := parseProperties(m.Data[templateKey])
-		for _, v := range properties {
-			if fold(v.key) == "agent_name" && FenceAgent(v.value) {
-				found[v.value] = true
+		list, _ := properties.Parse(m.Data[templateKey])
+		for _, v := range list {
+			if fold(v.Key) == "agent_name" && FenceAgent(v.Value) {
+				found[v.Value] = true
 			}
 		}
 	}
@@ -168,7 +171,7 @@ func (s Parameter) normal(value string) (string, error) {
 	case name == "method" && value != "onoff":
 		return "", errors.New("is not onoff: off would switch on again")
 	case s.Type == "boolean":
-		on, err := parseSwitch(strings.ToLower(value))
+		on, err := properties.ParseSwitch(strings.ToLower(value))
 		if err != nil {
 			return "", errors.New("is not a switch: write 1 or 0")
 		}
@@ -255,7 +258,7 @@ func normalNumber(value string) string {
 // adopt adds parameters for the keys of an agent that has no schema.
 func (a *agent) adopt(keys []string) {
 	for _, key := range keys {
-		if a.unchecked && validKey(key) && a.parameter(key) == nil {
+		if a.unchecked && properties.ValidKey(key) && a.parameter(key) == nil {
 			a.add(Parameter{Name: key})
 		}
 	}
@@ -324,7 +327,7 @@ func (s Schema) offByDefault(key string) bool {
 	if i < 0 || s.Parameters[i].Type != "boolean" {
 		return false
 	}
-	on, err := parseSwitch(s.Parameters[i].Default)
+	on, err := properties.ParseSwitch(s.Parameters[i].Default)
 	return err != nil || !on
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // settings are the keys that methods and templates of all agents may have in addition to the agent's parameters.
@@ -85,7 +87,7 @@ func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 func (l *layer) checkSetting(name string, v property) {
 	switch name {
 	case "must_success":
-		if _, err := parseSwitch(v.value); err != nil {
+		if _, err := properties.ParseSwitch(v.value); err != nil {
 			l.doc.fail(v.line, v.key, "is "+show(v.value), err.Error())
 		}
 	case "identity":
@@ -94,7 +96,7 @@ func (l *layer) checkSetting(name string, v property) {
 				"write uuid, which compares the device's UUID with the node's, or none, which does not")
 		}
 	case "timeout":
-		if d, err := parseDuration(v.value); err != nil || d < minDeadline || d > maxDeadline {
+		if d, err := properties.ParseDuration(v.value); err != nil || d < minDeadline || d > maxDeadline {
 			l.doc.fail(v.line, v.key, "is "+show(v.value), fmt.Sprintf("write a duration from %s to %s", minDeadline, maxDeadline))
 		}
 	case "releases":

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // The limits of metadata. That of fence-agents 4.12 has at most 60 parameters and 30 KiB.
@@ -169,7 +171,7 @@ func merged(all []metadataParameter) []Parameter {
 	}
 	taken := map[string]bool{}
 	take := func(name string) bool {
-		free := validKey(name) && !taken[fold(name)]
+		free := properties.ValidKey(name) && !taken[fold(name)]
 		taken[fold(name)] = true
 		return free
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // metadata returns the trimmed metadata of the fence agents in testdata.
@@ -124,7 +126,7 @@ func FuzzParseMetadata(f *testing.F) {
 		names := map[string]bool{}
 		for _, p := range s.Parameters {
 			for _, name := range append([]string{p.Name}, p.Aliases...) {
-				if !validKey(name) || names[fold(name)] {
+				if !properties.ValidKey(name) || names[fold(name)] {
 					t.Errorf("name %q is invalid or there twice", name)
 				}
 				names[fold(name)] = true

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 const defaultDeadline = time.Minute
@@ -201,13 +202,13 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 		out.Releases, _ = parseReleases(text)
 	}
 	if text := m.setting("must_success"); text != "" {
-		out.MustSuccess, _ = parseSwitch(text)
+		out.MustSuccess, _ = properties.ParseSwitch(text)
 	}
 	if text := m.setting("identity"); text != "" {
 		out.Identity = fence.IdentityCheck(text)
 	}
 	if text := m.setting("timeout"); text != "" {
-		out.Deadline.Duration, _ = parseDuration(text)
+		out.Deadline.Duration, _ = properties.ParseDuration(text)
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -318,7 +319,7 @@ cluster-fence-config line 6: the line is not valid UTF-8; save the text as UTF-8
 cluster-fence-config line 7: the line has a control character; remove it`},
 		{"one line for two", files{"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off password=hunter2"}, "",
 			"fence-method-bmc-off-host1 line 3: action: is a value that is not shown because it may contain a password; write action=off or action=on"},
-		{"too large", files{"cluster-fence-config": strings.Repeat("#", maxProperties+1)}, "host1", `
+		{"too large", files{"cluster-fence-config": strings.Repeat("#", properties.MaxText+1)}, "host1", `
 cluster-fence-config: has 1048577 bytes; shorten it to 1048576 bytes
 warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap`},
 		{"another node is broken", files{"fence-config-host2": configHost2}, "host1",

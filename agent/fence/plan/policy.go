@@ -1,12 +1,11 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 const (
@@ -25,48 +24,12 @@ type policyField struct {
 	set func(value string) error
 }
 
-// number returns a function that sets a whole number with limits.
-func number(into *int32, least, most int32) func(string) error {
-	return func(value string) error {
-		n, err := strconv.ParseInt(value, 10, 32)
-		if err != nil || int32(n) < least || int32(n) > most {
-			return fmt.Errorf("write a number from %d to %d", least, most)
-		}
-		*into = int32(n)
-		return nil
-	}
-}
-
 // optional returns a function that sets a whole number with limits, which is nil if it is not set.
 func optional(into **int32, least, most int32) func(string) error {
 	return func(value string) error {
 		n := new(int32)
 		*into = n
-		return number(n, least, most)(value)
-	}
-}
-
-// duration returns a function that sets a duration with limits.
-func duration(into *time.Duration, least, most time.Duration) func(string) error {
-	return func(value string) error {
-		d, err := parseDuration(value)
-		if err != nil || d < least || d > most {
-			return fmt.Errorf("write a duration from %s to %s, such as 90s or 1m30s", least, most)
-		}
-		*into = d
-		return nil
-	}
-}
-
-// oneOf returns a function that sets one of several values.
-func oneOf[T any](into *T, values map[string]T, remedy string) func(string) error {
-	return func(value string) error {
-		v, ok := values[value]
-		if !ok {
-			return errors.New(remedy)
-		}
-		*into = v
-		return nil
+		return properties.Number(n, least, most)(value)
 	}
 }
 
@@ -76,29 +39,29 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 	t := &c.Timings
 	scopes := map[string]fence.Scope{"statefulsets": fence.StatefulSets, "volumes": fence.Volumes, "all": fence.All}
 	return []policyField{
-		{field{name: "mode"}, oneOf(&c.Enforce, map[string]bool{"enforce": true, "dry-run": false}, "write enforce or dry-run")},
-		{field{name: "percentage", misspelt: []string{"precentage"}}, number(&c.Percentage, 0, 100)},
+		{field{name: "mode"}, properties.OneOf(&c.Enforce, map[string]bool{"enforce": true, "dry-run": false}, "write enforce or dry-run")},
+		{field{name: "percentage", misspelt: []string{"precentage"}}, properties.Number(&c.Percentage, 0, 100)},
 		{field{name: "max_unhealthy"}, optional(&c.MaxUnhealthy, 0, 10_000)},
-		{field{name: "max_concurrent"}, number(&c.MaxConcurrent, 1, 100)},
-		{field{name: "rate"}, duration(&c.Rate, 0, day)},
-		{field{name: "burst"}, number(&c.Burst, 0, 100)},
-		{field{name: "cooldown"}, duration(&c.Cooldown, 0, day)},
-		{field{name: "applies_to"}, oneOf(&c.AppliesTo, scopes, "write statefulsets, volumes or all")},
-		{field{name: "grace"}, duration(&t.Grace.Duration, time.Second, day)},
-		{field{name: "power_delay"}, duration(&t.PowerDelay.Duration, 0, day)},
-		{field{name: "proof_timeout"}, duration(&t.ProofTimeout.Duration, time.Second, day)},
-		{field{name: "proof_interval"}, duration(&t.ProofInterval.Duration, 5*time.Second, time.Hour)},
-		{field{name: "settle"}, duration(&t.Settle.Duration, time.Second, day)},
-		{field{name: "release_timeout"}, duration(&t.ReleaseTimeout.Duration, time.Second, day)},
-		{field{name: "untaint_delay"}, duration(&t.UntaintDelay.Duration, time.Second, day)},
-		{field{name: "return_timeout"}, duration(&t.ReturnTimeout.Duration, time.Second, day)},
-		{field{name: "healthy_delay"}, duration(&t.HealthyDelay.Duration, 0, day)},
-		{field{name: "total_timeout"}, duration(&t.TotalTimeout.Duration, time.Second, day)},
-		{field{name: "backoff"}, duration(&t.Backoff.Duration, time.Second, day)},
-		{field{name: "giveup_retries"}, number(&t.Retries, 0, 100)},
-		{field{name: "history_ttl"}, duration(ttl, 0, year)},
+		{field{name: "max_concurrent"}, properties.Number(&c.MaxConcurrent, 1, 100)},
+		{field{name: "rate"}, properties.Duration(&c.Rate, 0, day)},
+		{field{name: "burst"}, properties.Number(&c.Burst, 0, 100)},
+		{field{name: "cooldown"}, properties.Duration(&c.Cooldown, 0, day)},
+		{field{name: "applies_to"}, properties.OneOf(&c.AppliesTo, scopes, "write statefulsets, volumes or all")},
+		{field{name: "grace"}, properties.Duration(&t.Grace.Duration, time.Second, day)},
+		{field{name: "power_delay"}, properties.Duration(&t.PowerDelay.Duration, 0, day)},
+		{field{name: "proof_timeout"}, properties.Duration(&t.ProofTimeout.Duration, time.Second, day)},
+		{field{name: "proof_interval"}, properties.Duration(&t.ProofInterval.Duration, 5*time.Second, time.Hour)},
+		{field{name: "settle"}, properties.Duration(&t.Settle.Duration, time.Second, day)},
+		{field{name: "release_timeout"}, properties.Duration(&t.ReleaseTimeout.Duration, time.Second, day)},
+		{field{name: "untaint_delay"}, properties.Duration(&t.UntaintDelay.Duration, time.Second, day)},
+		{field{name: "return_timeout"}, properties.Duration(&t.ReturnTimeout.Duration, time.Second, day)},
+		{field{name: "healthy_delay"}, properties.Duration(&t.HealthyDelay.Duration, 0, day)},
+		{field{name: "total_timeout"}, properties.Duration(&t.TotalTimeout.Duration, time.Second, day)},
+		{field{name: "backoff"}, properties.Duration(&t.Backoff.Duration, time.Second, day)},
+		{field{name: "giveup_retries"}, properties.Number(&t.Retries, 0, 100)},
+		{field{name: "history_ttl"}, properties.Duration(ttl, 0, year)},
 		{field{name: "allow_plain_secrets"}, func(value string) (err error) {
-			p.allowPlain, err = parseSwitch(value)
+			p.allowPlain, err = properties.ParseSwitch(value)
 			return err
 		}},
 	}
@@ -200,23 +163,4 @@ func (p *parser) warnPolicy(c fence.Policy, nodes int) {
 	if c.Burst == 0 {
 		warn("burst", "is 0, with which no fence begins", "write the number of fences that may begin at once, such as 2")
 	}
-}
-
-// parseDuration parses a Go duration, or a number of seconds.
-func parseDuration(value string) (time.Duration, error) {
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second, nil
-	}
-	return time.ParseDuration(value)
-}
-
-// parseSwitch parses a boolean as fence agents do.
-func parseSwitch(value string) (bool, error) {
-	switch fold(value) {
-	case "1", "yes", "on", "true":
-		return true, nil
-	case "0", "no", "off", "false":
-		return false, nil
-	}
-	return false, errors.New("write yes or no")
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // Problem is a mistake in the configuration, with its place and its remedy. It never has a value of a secret.
@@ -79,4 +81,4 @@ func secretLike(key string) bool {
 
 // fold returns a key in the spelling of this package: in lower case, with underscores. Fence agents do not distinguish
 // dash and underscore either.
-func fold(key string) string { return strings.ReplaceAll(strings.ToLower(key), "-", "_") }
+func fold(key string) string { return properties.Fold(key) }

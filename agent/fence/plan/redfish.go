@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // redfish is the built-in agent for BMCs with a Redfish service.
@@ -100,7 +101,7 @@ func redfishFingerprint(value string) (string, error) {
 }
 
 func redfishInsecure(value string) (string, error) {
-	on, err := parseSwitch(value)
+	on, err := properties.ParseSwitch(value)
 	switch {
 	case err != nil:
 		return "", errors.New("is neither yes nor no")

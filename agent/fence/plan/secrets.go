@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/properties"
 )
 
 // configMapSource begins an entry of [fence.Method.Secrets] that is a ConfigMap: one with a password, which
@@ -92,10 +93,10 @@ func (a *agent) resolve(m fence.Method, read func(Source) (map[string]string, er
 func plainSecrets(a *agent, data map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, dataKey := range []string{methodKey, templateKey} {
-		properties, _ := parseProperties(data[dataKey])
-		for _, v := range properties {
-			if p := a.parameter(v.key); p != nil && p.secret {
-				out[v.key] = v.value
+		list, _ := properties.Parse(data[dataKey])
+		for _, v := range list {
+			if p := a.parameter(v.Key); p != nil && p.secret {
+				out[v.Key] = v.Value
 			}
 		}
 	}

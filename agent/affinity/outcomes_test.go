@@ -1,0 +1,301 @@
+package affinity
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOutcomes answers each attempt alike for some time.
+func TestOutcomes(t *testing.T) {
+	const m, h = time.Minute, time.Hour
+	delays := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * m, 5 * m}
+	tests := []struct {
+		name    string
+		outcome Outcome
+		// delays are the least between attempts, each up to 20 % more, at most 5 min; at that 20 % less.
+		delays []time.Duration
+		// events are those of the hold in 10 min and in 3 h.
+		events [2]int
+	}{
+		{"budget", Outcome{Kind: Budgeted}, delays, [2]int{1, 3}},
+		{"throttled", Outcome{Kind: Throttled}, delays, [2]int{1, 3}},
+		{"no answer", Outcome{Kind: RequestError}, delays, [2]int{1, 3}},
+		{"forbidden", Outcome{Kind: Forbidden}, delays, [2]int{1, 3}},
+		{"several budgets", Outcome{Kind: ManyBudgets}, []time.Duration{5 * m, 5 * m, 5 * m}, [2]int{1, 3}},
+		{"gone", Outcome{Kind: Gone}, []time.Duration{30 * time.Second, 30 * time.Second}, [2]int{}},
+		{"changed", Outcome{Kind: Changed}, []time.Duration{30 * time.Second, 30 * time.Second}, [2]int{}},
+		{"retry after", Outcome{Kind: Budgeted, RetryAfter: 8 * m}, []time.Duration{8 * m, 8 * m, 8 * m}, [2]int{0, 3}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t)
+			s.pod("a", "node-0")
+			tt.outcome.Message = "the answer"
+			answer := func(Eviction) Outcome { return tt.outcome }
+			at := s.run(30*time.Second+10*m, answer)
+			if got := s.count(EventNotEvicted); got != tt.events[0] {
+				t.Errorf("events in 10 min = %d; want %d", got, tt.events[0])
+			}
+			rest := s.run(3*h-10*m, answer)
+			for i := range rest {
+				rest[i] += 30*time.Second + 10*m
+			}
+			at = append(at, rest...)
+			if got := s.count(EventNotEvicted); got != tt.events[1] {
+				t.Errorf("events in 3 h = %d; want %d", got, tt.events[1])
+			}
+			if at[0] != 30*time.Second {
+				t.Errorf("first attempt at %s; want 30s", at[0])
+			}
+			for i, want := range tt.delays {
+				least, most := want, want*120/100
+				if want == 5*m {
+					least, most = want*80/100, want
+				}
+				if got := at[i+1] - at[i]; got < least || got > most+time.Second {
+					t.Errorf("delay %d = %s; want %s to %s", i, got, least, most)
+				}
+			}
+			for _, e := range s.events {
+				if e.Reason == EventNotEvicted && !strings.Contains(e.Message, "the answer") {
+					t.Errorf("message = %q; want that of the API server", e.Message)
+				}
+			}
+			if got := s.count(EventViolated); got != 1 {
+				t.Errorf("events of the violation = %d; want 1", got)
+			}
+		})
+	}
+}
+
+// TestJitter has pods that are refused at the same time retried at different times, and each always at the same.
+func TestJitter(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for _, uid := range []string{"a", "b", "c", "d", "e"} {
+		s := newScene(t)
+		s.pod(uid, "node-0")
+		at := s.run(10*time.Minute, func(Eviction) Outcome { return Outcome{Kind: Budgeted} })
+		again := newScene(t)
+		again.pod(uid, "node-0")
+		if got := again.run(10*time.Minute, func(Eviction) Outcome { return Outcome{Kind: Budgeted} }); got[1] != at[1] {
+			t.Errorf("second attempt at %s, then at %s; want the same", at[1], got[1])
+		}
+		seen[at[1]] = true
+	}
+	if len(seen) < 4 {
+		t.Errorf("second attempts at %v; want different times", seen)
+	}
+}
+
+// TestRefusedSiblings bounds the attempts by workload, and gives each pod its turn.
+func TestRefusedSiblings(t *testing.T) {
+	s := newScene(t)
+	uids := []string{"w.0", "w.1", "w.2", "w.3", "w.4"}
+	for _, uid := range uids {
+		s.pod(uid, "node-0")
+	}
+	attempts := map[string]int{}
+	total := len(s.run(time.Hour, func(e Eviction) Outcome {
+		attempts[e.Pod.Name]++
+		return Outcome{Kind: Budgeted}
+	}))
+	if total > 7+60/4+2 {
+		t.Errorf("attempts in an hour = %d; want those of one pod", total)
+	}
+	for _, uid := range uids {
+		if attempts[uid] < total/5-1 {
+			t.Errorf("attempts of %s = %d of %d; want its share", uid, attempts[uid], total)
+		}
+	}
+}
+
+// TestThrottled pauses all evictions, and others go on.
+func TestThrottled(t *testing.T) {
+	for _, kind := range []OutcomeKind{Throttled, Budgeted} {
+		s := newScene(t)
+		s.node(1, "expired")
+		s.pod("a", "node-0")
+		s.step()
+		s.now = s.now.Add(time.Second)
+		s.pod("b", "node-1")
+		s.step()
+		orders := s.after(29 * time.Second)
+		if got := evicted(orders); got != "a" {
+			t.Fatalf("evicted = %q; want a", got)
+		}
+		o := Outcome{ID: orders.Evict[0].ID, Pod: "a", Kind: kind, At: s.now, RetryAfter: 20 * time.Second}
+		s.outcomes = append(s.outcomes, o)
+		want := ""
+		if kind == Budgeted {
+			want = "b"
+		}
+		if got := evicted(s.after(2 * time.Second)); got != want {
+			t.Errorf("%s: evicted = %q; want %q", kind, got, want)
+		}
+		if kind == Throttled && s.held("b") != HoldRate {
+			t.Errorf("Held of b = %q; want %q", s.held("b"), HoldRate)
+		}
+		s.run(time.Minute, func(Eviction) Outcome { return Outcome{Kind: Accepted} })
+		if got := s.held("b"); got != "" {
+			t.Errorf("%s: Held of b after a minute = %q; want none", kind, got)
+		}
+	}
+}
+
+// TestLostOutcome sends an eviction again whose outcome does not come, and counts an acceptance that comes late.
+func TestLostOutcome(t *testing.T) {
+	s := newScene(t)
+	s.pod("w.1", "node-0")
+	s.step()
+	first := s.after(30 * time.Second).Evict[0]
+	if orders := s.after(2*time.Minute - time.Millisecond); len(orders.Evict) > 0 || s.held("w.1") != "" {
+		t.Fatalf("evicted before the timeout: %q", evicted(orders))
+	}
+	if s.after(time.Millisecond); s.held("w.1") != HoldRefused {
+		t.Fatalf("Held after the timeout = %q; want %q", s.held("w.1"), HoldRefused)
+	}
+	s.pod("w.2", "node-0")
+	s.after(time.Second)
+	s.outcome(first, Accepted)
+	s.after(time.Second)
+	if got := s.held("w.1"); got != "" || len(s.state.Evicted) != 1 {
+		t.Errorf("Held = %q, accepted = %d; want none: in flight, 1", got, len(s.state.Evicted))
+	}
+	s.outcome(first, Accepted)
+	if s.after(time.Second); len(s.state.Evicted) != 1 {
+		t.Errorf("accepted by the same outcome again = %d; want 1", len(s.state.Evicted))
+	}
+	if got := evicted(s.after(time.Minute)); got != "" {
+		t.Errorf("evicted beside the one in flight = %q; want none", got)
+	}
+	// Another eviction is not ended by an outcome of an old one.
+	delete(s.pods, "w.1")
+	second := s.after(time.Second)
+	if got := evicted(second); got != "w.2" {
+		t.Fatalf("evicted = %q; want w.2", got)
+	}
+	first.Pod.UID = "w.2"
+	s.outcome(first, Budgeted)
+	if s.after(time.Second); s.held("w.2") != "" {
+		t.Errorf("Held = %q; want none: in flight", s.held("w.2"))
+	}
+}
+
+// TestLabelBackInFlight keeps the workload's turn while the request has no outcome.
+func TestLabelBackInFlight(t *testing.T) {
+	s := newScene(t)
+	s.pod("w.1", "node-0")
+	s.node(1, "expired")
+	s.step()
+	s.now = s.now.Add(time.Second)
+	s.pod("w.2", "node-1")
+	s.step()
+	e := s.after(30 * time.Second).Evict[0]
+	s.node(0, "valid")
+	if s.after(time.Second); s.held("w.2") != HoldWorkloadInFlight {
+		t.Errorf("Held of w.2 = %q; want %q", s.held("w.2"), HoldWorkloadInFlight)
+	}
+	s.node(0, "expired")
+	if s.after(time.Second); s.held("w.1") != "" || s.state.Violations["w.1"].InFlight != e.ID {
+		t.Errorf("Held of w.1 = %q, InFlight = %q; want none, %q", s.held("w.1"), s.state.Violations["w.1"].InFlight, e.ID)
+	}
+	s.outcome(e, Changed)
+	if got := evicted(s.after(time.Second)); got != "w.2" || s.held("w.1") != HoldDebounce {
+		t.Errorf("evicted = %q, Held of w.1 = %q; want w.2, %q", got, s.held("w.1"), HoldDebounce)
+	}
+}
+
+// TestLoop evicts replacements that are bound to a node that violates, ever more rarely.
+func TestLoop(t *testing.T) {
+	tests := []struct {
+		name string
+		// pending is the time from a replacement's creation to its binding, and fits how long the node fits then.
+		pending, fits time.Duration
+		noBound       bool
+		// want are the times between evictions that exceed pending, fits and debounce.
+		want []time.Duration
+	}{
+		{"at once", 0, 0, false, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute,
+			16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour}},
+		{"time of binding unknown", 10 * time.Second, 0, true, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"20 min a turn", 20 * time.Minute, 0, false, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"the label goes 20 min later", 0, 20 * time.Minute, false, []time.Duration{30 * time.Second, 30 * time.Second}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t)
+			s.pod("w.x", "node-0")
+			for i, want := range append([]time.Duration{30 * time.Second}, tt.want...) {
+				begin := s.now
+				orders := s.step()
+				for len(orders.Evict) == 0 {
+					s.now = orders.Wake
+					orders = s.step()
+				}
+				if got := s.now.Sub(begin); got != want {
+					t.Fatalf("eviction %d after %s; want %s", i, got, want)
+				}
+				s.outcome(orders.Evict[0], Accepted)
+				clear(s.pods)
+				s.after(time.Second)
+				created := s.now.Truncate(time.Second)
+				s.now = s.now.Add(tt.pending)
+				bound := s.now
+				s.now = s.now.Add(tt.fits)
+				p := s.pod("w.x"+strings.Repeat("y", i+1), "node-0")
+				if p.Created = created; !tt.noBound {
+					p.Bound = bound
+				}
+			}
+			loops := tt.fits == 0
+			if got := s.count(EventLoop) > 0; got != loops {
+				t.Errorf("event = %t; want %t", got, loops)
+			}
+			if got := s.state.Workloads["Deployment/default/w"].Loops > 0; got != loops {
+				t.Errorf("Loops > 0 = %t; want %t", got, loops)
+			}
+			if !loops {
+				return
+			}
+			// A replacement that was placed correctly ends the loop, although its node violates later.
+			clear(s.pods)
+			p := s.pod("w.z", "node-0")
+			p.Created, p.Bound = s.now, s.now
+			s.now = s.now.Add(2 * time.Hour)
+			if s.step(); s.state.Workloads["Deployment/default/w"].Loops != 0 {
+				t.Errorf("Loops = %d; want 0", s.state.Workloads["Deployment/default/w"].Loops)
+			}
+		})
+	}
+}
+
+// TestForget leaves nothing of workloads whose pods no longer violate.
+func TestForget(t *testing.T) {
+	s := newScene(t)
+	s.pod("a", "node-0")
+	s.run(time.Minute, func(Eviction) Outcome { return Outcome{Kind: Accepted} })
+	clear(s.pods)
+	if s.step(); len(s.state.Workloads) != 1 || len(s.state.Violations) != 0 {
+		t.Errorf("workloads, violations = %d, %d; want 1, 0", len(s.state.Workloads), len(s.state.Violations))
+	}
+	if s.after(loopMemory); len(s.state.Workloads) != 0 || len(s.state.Evicted) != 0 {
+		t.Errorf("workloads, evicted = %d, %d; want 0, 0", len(s.state.Workloads), len(s.state.Evicted))
+	}
+}
+
+// TestEventsBounded reports many violations over time.
+func TestEventsBounded(t *testing.T) {
+	s := newScene(t)
+	for i := range 200 {
+		s.pod("p"+strings.Repeat("x", i), "node-0").DaemonSet = true
+	}
+	s.run(31*time.Second, nil)
+	if got := s.count(EventViolated); got != maxEvents {
+		t.Errorf("events = %d; want %d", got, maxEvents)
+	}
+	s.run(10*time.Minute, nil)
+	if got := s.count(EventViolated); got != 200 {
+		t.Errorf("events after 10 min = %d; want 200", got)
+	}
+}

@@ -1,0 +1,166 @@
+package affinity
+
+import "time"
+
+const (
+	// outcomeTimeout is when an eviction without an outcome counts as lost.
+	outcomeTimeout = 2 * time.Minute
+	// bindingWindow is how long after a pod was bound a violation counts as one at binding.
+	bindingWindow = time.Minute
+	// clockSkew is how much earlier than the eviction a replacement may seem to be created, by another clock in whole
+	// seconds.
+	clockSkew = 2 * time.Second
+	// loopBackoff doubles with each replacement that violates at binding, to loopBackoffMax.
+	loopBackoff, loopBackoffMax = time.Minute, time.Hour
+	// loopMemory is how long an eviction is remembered after the last violation of the workload. It is longer than
+	// any turn of a loop whose pods are not Pending for hours.
+	loopMemory = 6 * time.Hour
+)
+
+// slot identifies what has at most one eviction in flight: the workload, or a pod without one.
+func slot(p *Pod) string {
+	if p.Workload == "" {
+		return "pod/" + string(p.UID)
+	}
+	return p.Workload
+}
+
+// backoff returns what is remembered of a candidate's workload, and begins to.
+func (r *run) backoff(c *candidate) *Backoff {
+	key := slot(c.pod)
+	b := r.workloads[key]
+	if b == nil {
+		b = &Backoff{}
+		r.workloads[key] = b
+	}
+	c.backoff = b
+	return b
+}
+
+// flying reports whether the pod's eviction has no outcome, or was accepted and the pod is not gone.
+func (r *run) flying(c *candidate) bool {
+	return c.backoff != nil && c.backoff.InFlight == c.pod.UID
+}
+
+// endFlights ends the evictions whose pod no longer violates or takes too long to go, and those that are lost.
+func (r *run) endFlights() {
+	violating := make(map[string]*candidate, len(r.workloads))
+	for _, c := range r.candidates {
+		// An outcome may have begun to remember the workload.
+		if c.backoff = r.workloads[slot(c.pod)]; c.backoff == nil {
+			continue
+		}
+		c.backoff.Seen = r.now
+		if r.flying(c) {
+			violating[slot(c.pod)] = c
+		}
+	}
+	r.busyNodes, r.busyWorkloads = map[string]bool{}, map[string]bool{}
+	for key, b := range r.workloads {
+		if b.InFlight == "" {
+			continue
+		}
+		c := violating[key]
+		switch {
+		case !b.Accepted && !r.waiting(b.OrderedAt.Add(outcomeTimeout)):
+			r.refuse(b, c, Outcome{Pod: b.InFlight, Kind: RequestError, Message: "no outcome", At: r.now})
+		case b.Accepted && (c == nil || !r.waiting(b.EvictedAt.Add(max(r.in.Config.ProgressTimeout, outcomeTimeout)))):
+			b.InFlight, b.ID = "", ""
+		}
+		if b.InFlight == "" {
+			continue
+		}
+		r.busyNodes[b.Node], r.busyWorkloads[key] = true, true
+		if !b.Accepted {
+			r.requests++
+		}
+	}
+}
+
+// findLoops backs a workload off whose replacement was bound to a node that violated already. A replacement that
+// violates later was placed correctly and ends the loop.
+func (r *run) findLoops() {
+	placed := map[*Backoff]bool{}
+	for _, c := range r.candidates {
+		b := c.backoff
+		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
+			c.pod.Created.Before(b.EvictedAt.Add(-clockSkew)) {
+			continue
+		}
+		bound := c.pod.Bound
+		if bound.IsZero() {
+			bound = c.pod.Created
+		}
+		switch {
+		case c.v.Since.Sub(bound) <= bindingWindow:
+			b.Loops++
+			b.LoopOf = b.EvictedAt
+			b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
+		case !c.pod.Bound.IsZero():
+			placed[b] = true
+		}
+	}
+	for b := range placed {
+		if !b.LoopOf.Equal(b.EvictedAt) {
+			b.Loops, b.Until, b.LoopReported = 0, time.Time{}, time.Time{}
+		}
+	}
+}
+
+// notReadyWorkload reports whether a workload without a PodDisruptionBudget lacks a replica.
+func (r *run) notReadyWorkload(c *candidate) bool {
+	w, known := r.in.Workloads[c.pod.Workload]
+	return known && c.pod.Workload != "" && !w.Budget && w.Ready < w.Desired && r.noteNotReady(c)
+}
+
+// unknownWorkload reports whether the replicas of the workload could not be read.
+func (r *run) unknownWorkload(c *candidate) bool {
+	_, known := r.in.Workloads[c.pod.Workload]
+	return !known && c.pod.Workload != "" && r.noteNotReady(c)
+}
+
+// noteNotReady remembers since when a workload is not ready. It returns true.
+func (r *run) noteNotReady(c *candidate) bool {
+	key := slot(c.pod)
+	if !r.notReady[key] {
+		r.notReady[key] = true
+		b := r.backoff(c)
+		if b.NotReadySince.IsZero() {
+			b.NotReadySince = r.now
+		}
+		r.waiting(b.NotReadySince.Add(r.in.Config.ProgressTimeout))
+	}
+	return true
+}
+
+// keptWorkloads returns those that something is remembered of.
+func (r *run) keptWorkloads() map[string]Backoff {
+	kept := make(map[string]Backoff, len(r.workloads))
+	for _, c := range r.candidates {
+		if b := c.backoff; b != nil {
+			b.Seen = r.now
+		}
+	}
+	for key, b := range r.workloads {
+		if !r.notReady[key] {
+			b.NotReadySince = time.Time{}
+		}
+		remembered := b.InFlight != "" || b.Seen.Equal(r.now) || r.now.Before(b.RefusedUntil) ||
+			!b.EvictedAt.IsZero() && r.now.Sub(b.Seen) < loopMemory
+		if remembered {
+			kept[key] = *b
+		}
+	}
+	return kept
+}
+
+// doubled returns first, doubled for each of count after the first, at most longest.
+func doubled(first, longest time.Duration, count int) time.Duration {
+	d := first
+	for range count - 1 {
+		if d *= 2; d >= longest {
+			return longest
+		}
+	}
+	return d
+}
