@@ -92,12 +92,15 @@ func (r *run) reportHold(c *candidate) {
 
 // reportStorm reports a storm at the first pod that it holds back.
 func (r *run) reportStorm(c *candidate) {
+	s := r.s.Storms[c.stormKey]
+	if r.recent(s.Reported) {
+		return
+	}
 	cause := fmt.Sprintf("no node has the label %s, which the pod requires", show(c.stormKey))
 	if c.stormKey == clusterStorm {
 		cause = fmt.Sprintf("pods violate on more than %d of %d nodes (%d %%)",
 			r.allowedNodes(), len(r.nodes), r.in.Config.StormPercentage)
 	}
-	s := r.s.Storms[c.stormKey]
 	r.repeat(c, &s.Reported, EventStorm, "not evicted: "+cause+
 		"; evictions go on when that ends, or when stormConfirmed in the controller's configuration is "+s.ID)
 	r.s.Storms[c.stormKey] = s
@@ -106,7 +109,7 @@ func (r *run) reportStorm(c *candidate) {
 // reportNotReady reports a workload that holds its pods back for longer than Config.ProgressTimeout.
 func (r *run) reportNotReady(c *candidate) {
 	b := c.backoff
-	if b == nil || r.waiting(b.NotReadySince.Add(r.in.Config.ProgressTimeout)) {
+	if b == nil || r.waiting(b.NotReadySince.Add(r.in.Config.ProgressTimeout)) || r.recent(b.NotReadyReported) {
 		return
 	}
 	text := "the replicas of its workload could not be read"
@@ -118,9 +121,12 @@ func (r *run) reportNotReady(c *candidate) {
 		r.now.Sub(b.NotReadySince).Round(time.Second), text))
 }
 
+// recent reports whether the last report is younger than repeatPeriod, and wakes at its end.
+func (r *run) recent(last time.Time) bool { return !last.IsZero() && r.waiting(last.Add(repeatPeriod)) }
+
 // repeat reports once in repeatPeriod.
 func (r *run) repeat(c *candidate, last *time.Time, reason, message string) {
-	if !last.IsZero() && r.waiting(last.Add(repeatPeriod)) {
+	if r.recent(*last) {
 		return
 	}
 	if r.bounded(c, reason, message) {

@@ -161,10 +161,10 @@ func (s *scene) run(d time.Duration, answer func(Eviction) Outcome) []time.Durat
 			s.outcomes = append(s.outcomes, o)
 			s.now = s.now.Add(time.Millisecond)
 		}
-		if len(s.outcomes) > 0 {
+		if len(s.outcomes) > 0 && s.now.Sub(begin) <= d {
 			continue
 		}
-		if orders.Wake.IsZero() || orders.Wake.Sub(begin) > d {
+		if orders.Wake.IsZero() || orders.Wake.Sub(begin) > d || s.now.Sub(begin) > d {
 			s.now = begin.Add(d)
 			return at
 		}

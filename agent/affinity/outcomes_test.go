@@ -270,6 +270,19 @@ func TestLoop(t *testing.T) {
 	}
 }
 
+// TestChangedWithoutDebounce has no hot loop where the caches stay behind what is read live.
+func TestChangedWithoutDebounce(t *testing.T) {
+	for _, kind := range []OutcomeKind{Gone, Changed} {
+		s := newScene(t)
+		s.cfg.Debounce = 0
+		s.pod("a", "node-0")
+		at := s.run(time.Minute, func(Eviction) Outcome { return Outcome{Kind: kind} })
+		if len(at) < 10 || len(at) > 13 {
+			t.Errorf("%s: attempts in a minute = %d; want one in 5 s", kind, len(at))
+		}
+	}
+}
+
 // TestForget leaves nothing of workloads whose pods no longer violate.
 func TestForget(t *testing.T) {
 	s := newScene(t)

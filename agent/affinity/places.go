@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 )
 
 // maxComparisons bounds the comparisons of requirements with other nodes in one call of Step. Requirements that many
@@ -117,7 +117,7 @@ func (p *Pod) fits(n *Node) bool {
 	if !p.Requirement.Matches(n.Object) {
 		return false
 	}
-	_, untolerated := schedulinghelpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Object.Spec.Taints, p.Tolerations,
+	_, untolerated := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Logger{}, n.Object.Spec.Taints, p.Tolerations,
 		func(t *corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 		}, false)
