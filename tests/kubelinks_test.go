@@ -5,14 +5,15 @@ import (
 	"testing"
 )
 
-// Only evictd-kube and evictd-controller link the API client: the privileged process with locked memory does not
-// decode pod objects, which tenants write.
+// Only evictd-kube and evictd-controller link the API client, and besides them only what compares a pod's node affinity
+// links the types of the API: the privileged process with locked memory does not decode pod objects, which tenants write.
 func TestWhoLinksTheAPIClient(t *testing.T) {
 	const kube, controller = module + "agent/kube/cluster", module + "agent/controller"
 	clients := map[string]string{
 		kube: kube, module + "cmd/evictd-kube": kube,
 		controller: controller, module + "agent/controller/affinity": controller, module + "cmd/evictd-controller": controller,
 	}
+	types := map[string]bool{module + "agent/affinity": true, module + "cmd/evictctl": true}
 	linked := map[string]bool{}
 	for _, p := range list(t, "./...") {
 		if strings.HasPrefix(p.ImportPath, module+"tests/") {
@@ -20,7 +21,8 @@ func TestWhoLinksTheAPIClient(t *testing.T) {
 		}
 		own := clients[p.ImportPath]
 		for _, dep := range p.Deps {
-			switch client := strings.HasPrefix(dep, "k8s.io/client-go/") || strings.HasPrefix(dep, "k8s.io/api/"); {
+			switch client := strings.HasPrefix(dep, "k8s.io/client-go/") ||
+				strings.HasPrefix(dep, "k8s.io/api/") && !types[p.ImportPath]; {
 			case dep == own:
 				linked[own] = true
 			case client && own == "", dep == kube, dep == controller:
