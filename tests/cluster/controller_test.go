@@ -15,13 +15,20 @@ import (
 
 // clusterRights are the rights of the account evictd-controller in all namespaces.
 var clusterRights = []string{
+	"apps/deployments/scale,replicasets/scale,statefulsets/scale get",
+	"apps/replicasets get", "apps/replicasets list",
+	"batch/jobs get",
+	"events.k8s.io/events create", "events.k8s.io/events patch",
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
 	"namespaces/medik8s-leases get",
 	"nodes get", "nodes list", "nodes patch", "nodes watch",
 	"persistentvolumeclaims get",
 	"persistentvolumes get",
-	"pods delete", "pods list",
+	"pods delete", "pods get", "pods list", "pods watch",
+	"pods/eviction create",
+	"policy/poddisruptionbudgets list",
+	"replicationcontrollers/scale get",
 	"storage.k8s.io/volumeattachments delete", "storage.k8s.io/volumeattachments list",
 }
 
@@ -31,11 +38,9 @@ var controllerRights = map[string][]string{
 		"configmaps get", "configmaps list", "configmaps watch",
 		"coordination.k8s.io/leases create",
 		"coordination.k8s.io/leases/evictd-controller get", "coordination.k8s.io/leases/evictd-controller update",
-		"events.k8s.io/events create", "events.k8s.io/events patch",
 		"secrets get", "secrets list", "secrets watch",
 	},
 	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
-	"default":         {"events.k8s.io/events create", "events.k8s.io/events patch"},
 	"medik8s-leases": {
 		"coordination.k8s.io/leases create", "coordination.k8s.io/leases delete",
 		"coordination.k8s.io/leases get", "coordination.k8s.io/leases update",
@@ -64,7 +69,8 @@ func TestController(t *testing.T) {
 		r.applyObject(doc)
 	}
 	t.Run("deployment", r.controllerDeployment)
-	commands := readmeCommands(t, "../../deploy/kubernetes/controller/README.md", "kubectl apply -f", "kubectl apply -k")
+	const readme, remediators = "../../deploy/kubernetes/controller/README.md", "kubectl apply -k deploy/kubernetes/controller/medik8s"
+	commands := append(readmeCommands(t, readme, "kubectl apply -f", "kubectl apply -k"), readmeCommands(t, readme, remediators, remediators)...)
 	// Nothing pulls the image.
 	r.shell("../..", slices.DeleteFunc(commands, func(c string) bool { return strings.Contains(c, "kustomize edit") }))
 
