@@ -52,14 +52,14 @@ func idleController(ctx context.Context, o options, b *resultSet, out io.Writer)
 	return err
 }
 
-const controllerAbout = "A real API server with Node objects as kubelets register them (ready, 50 images each) that do not change; no other controller and " +
-	"no kubelet runs, so that no watch event arrives. Requests are those in the API server's audit log from half a minute after the start, with each watch " +
+const controllerAbout = "A real API server with Node objects as kubelets register them (ready, 50 images each) and pods, which do not change; no other " +
+	"controller and no kubelet runs, and a program renews the Lease of each node every 20 s. evictd-controller has its default times and mode=enforce. Requests are those in the API server's audit log from half a minute after the start, with each watch " +
 	"that is begun again, which happens every 5 to 10 min and may fall outside of the measurement; those of leader election are counted apart. Missed goals are bold."
 
 // controllerTable returns a table with a row per number of nodes.
 func controllerTable(all []*controllerCost) *table {
 	t := &table{head: []string{
-		"nodes", "measured for", fmt.Sprintf("API requests per minute (goal %d)", controllerRequests), "which", "leader election, per minute",
+		"nodes", "pods", "measured for", fmt.Sprintf("API requests per minute (goal %d)", controllerRequests), "which", "leader election, per minute",
 		fmt.Sprintf("resident, MiB (goal %d)", controllerResident), "most resident",
 	}}
 	for _, c := range all {
@@ -68,7 +68,7 @@ func controllerTable(all []*controllerCost) *table {
 		if c.Total() > 0 {
 			which = counts(c.Requests)
 		}
-		t.add(fmt.Sprint(c.Nodes), fmt.Sprintf("%.0f s", c.Seconds), formatFigure(float64(c.Total())/minutes, controllerRequests), which,
+		t.add(fmt.Sprint(c.Nodes), fmt.Sprint(c.Pods), fmt.Sprintf("%.0f s", c.Seconds), formatFigure(float64(c.Total())/minutes, controllerRequests), which,
 			fmt.Sprintf("%.1f", float64(c.Elections)/minutes), formatFigure(mebibytes(c.Resident), controllerResident), size(c.Peak>>10))
 	}
 	return t

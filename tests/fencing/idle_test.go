@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,8 +20,11 @@ import (
 
 const (
 	// idleNodes is the number of Nodes, nodeImages that of the images in the status of each: as many as a kubelet
-	// reports.
-	idleNodes, nodeImages = 1000, 50
+	// reports. Each has podsOfNode pods.
+	idleNodes, nodeImages, podsOfNode = 1000, 50, 5
+	// renewAllInterval is how often the Leases of all nodes are renewed: half as often as by a kubelet, for the sake of the
+	// machine.
+	renewAllInterval = 20 * time.Second
 	// settleTime is the time from the start of the controller to the measurement, idleTime that of the measurement.
 	settleTime, idleTime = 30 * time.Second, 2 * time.Minute
 	// controllerPolicy logs all requests of evictd-controller.
@@ -34,8 +38,8 @@ rules:
 `
 )
 
-// TestIdleController measures evictd-controller in a cluster of 1,000 nodes in which nothing happens. There are Node
-// objects only: no other controller and no kubelet runs.
+// TestIdleController measures evictd-controller with its default times in a cluster of 1,000 nodes in which nothing
+// happens but the renewals of their Leases. No other controller and no kubelet runs.
 func TestIdleController(t *testing.T) {
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
@@ -55,11 +59,10 @@ func TestIdleController(t *testing.T) {
 		}
 	})
 	for i := range idleNodes {
-		if err := c.Admin.Create(t.Context(), nodePath, readyNode(i)); err != nil {
-			t.Fatal(err)
-		}
+		createIdleNode(t, c, i)
 	}
-	if err := errors.Join(c.Install(t.Context(), "../.."), c.Configure(t.Context(), Enforce)); err != nil {
+	go renewLeases(t, c)
+	if err := errors.Join(c.Install(t.Context(), "../.."), c.Configure(t.Context(), map[string]string{"mode": "enforce"})); err != nil {
 		t.Fatal(err)
 	}
 	p, err := c.StartController(program, "idle")
@@ -69,13 +72,52 @@ func TestIdleController(t *testing.T) {
 	time.Sleep(settleTime)
 	began := time.Now()
 	time.Sleep(idleTime)
-	idle := Idle{Nodes: idleNodes, Requests: map[string]int{}}
+	idle := Idle{Nodes: idleNodes, Pods: idleNodes * podsOfNode, Requests: map[string]int{}}
 	idle.count(t, c.AuditLog(), began)
 	idle.measureMemory(t, p.PID())
 	if t.Failed() || idle.Elections == 0 {
 		t.Fatalf("%d requests of leader election; want some\n%s", idle.Elections, p.Log())
 	}
 	writeResult(t, &idle)
+}
+
+// createIdleNode creates a Node with its Lease and its pods.
+func createIdleNode(t *testing.T, c *Cluster, i int) {
+	t.Helper()
+	n := readyNode(i)
+	if err := c.Admin.Create(t.Context(), nodePath, n); err != nil {
+		t.Fatal(err)
+	}
+	lease := coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
+	}
+	if err := c.Admin.Create(t.Context(), leasePath, lease); err != nil {
+		t.Fatal(err)
+	}
+	for j := range podsOfNode {
+		p := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d-%d", i, j), Labels: map[string]string{"app": "idle"}},
+			Spec:       corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "main", Image: "registry.example.com/team/application:v1.0.0"}}},
+		}
+		if err := c.Admin.Create(t.Context(), "/api/v1/namespaces/default/pods", p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// renewLeases renews the Leases of all nodes until the test ends.
+func renewLeases(t *testing.T, c *Cluster) {
+	pause := time.NewTicker(renewAllInterval / idleNodes)
+	defer pause.Stop()
+	for i := 0; t.Context().Err() == nil; i++ {
+		name := fmt.Sprint("node-", i%idleNodes)
+		err := c.Admin.Patch(t.Context(), leasePath+"/"+name, controlplane.MergePatch, fields{"spec": fields{"renewTime": metav1.NowMicro()}})
+		if err != nil && t.Context().Err() == nil {
+			t.Errorf("renew the Lease of %s: %v", name, err)
+			return
+		}
+		<-pause.C
+	}
 }
 
 // readyNode returns a Node as a kubelet registers one.

@@ -31,6 +31,7 @@ const (
 // Idle is the cost of evictd-controller in a cluster whose nodes are all ready and do not change.
 type Idle struct {
 	Nodes int `json:"nodes"`
+	Pods  int `json:"pods,omitempty"`
 	// Seconds is how long Requests were counted.
 	Seconds float64 `json:"seconds"`
 	// Requests counts the controller's requests by verb and resource, without those of leader election, which are
