@@ -71,8 +71,8 @@ func fences(ctx context.Context, o options, b *resultSet, out io.Writer) error {
 const fenceAbout = "A cluster of two machines with a real API server, kube-controller-manager and scheduler, a stand-in for the kubelet on " +
 	"each machine, and a simulated BMC (ipmi_sim) that answers at once. A machine is cut off from the API server while its pod, of a StatefulSet " +
 	"with a CSI volume, runs on. Times are those of the API server's audit log. kube-controller-manager has " +
-	"--node-monitor-grace-period=10s, and evictd-controller a grace of 8 s after the node is not Ready: with the defaults of both, " +
-	"*lost → first event* is 40 s longer, and for evictd-controller another 52 s. The times of the proof are evictd's defaults: two readings 5 s apart. By hand, a program " +
+	"--node-monitor-grace-period=10s, and evictd-controller a grace of 8 s: with the defaults of both, 50 s and 60 s, *lost → first event* " +
+	"is as much longer. The times of the proof are evictd's defaults: two readings 5 s apart. By hand, a program " +
 	"does what a person does, at once: the time of the person is not included, and no second reading proves that the machine is off. " +
 	"kube-controller-manager alone deletes the pod 300 s after the taint of an unreachable node (the default toleration); here it is deleted as " +
 	"soon as the node is not Ready. The pod of a StatefulSet then stays Terminating and its volume attached. Only if a person force-deletes the pod " +
