@@ -64,6 +64,8 @@ type Options struct {
 	Identity string
 	// NodeName is the node that the controller runs on, empty if it is none of the cluster. It is never fenced.
 	NodeName string
+	// KdumpAddress is where datagrams of dump kernels are received; empty or "0": nowhere.
+	KdumpAddress string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
 
@@ -188,11 +190,18 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		identity: identity, ownNode: o.NodeName,
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
+	r.kdump = newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
 	})
-	if err := errors.Join(m.Add(leading), m.Add(devices)); err != nil {
+	listening := manager.RunnableFunc(func(ctx context.Context) error {
+		if r.kdump != nil {
+			r.kdump.Run(ctx)
+		}
+		return nil
+	})
+	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(listening)); err != nil {
 		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}

@@ -86,6 +86,7 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 		{field{name: "applies_to"}, oneOf(&c.AppliesTo, scopes, "write statefulsets, volumes or all")},
 		{field{name: "grace"}, duration(&t.Grace.Duration, time.Second, day)},
 		{field{name: "power_delay"}, duration(&t.PowerDelay.Duration, 0, day)},
+		{field{name: "kdump_max_wait"}, duration(&t.KdumpMaxWait.Duration, 0, time.Hour)},
 		{field{name: "proof_timeout"}, duration(&t.ProofTimeout.Duration, time.Second, day)},
 		{field{name: "proof_interval"}, duration(&t.ProofInterval.Duration, 5*time.Second, time.Hour)},
 		{field{name: "settle"}, duration(&t.Settle.Duration, time.Second, day)},
