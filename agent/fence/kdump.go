@@ -29,8 +29,8 @@ func (r *run) takeKdump() {
 	if d.Last.After(r.now) {
 		d.Last = metav1.NewMicroTime(r.now)
 	}
-	if k.Last.After(d.Last.Time) && !k.Last.After(r.now) {
-		d.Last, d.Datagrams = microTime(k.Last), max(d.Datagrams+1, r.datagrams())
+	if last := microTime(k.Last); last.After(d.Last.Time) && !last.After(r.now) {
+		d.Last, d.Datagrams = last, max(d.Datagrams+1, r.datagrams())
 	}
 	if d.Datagrams > 1 {
 		d.Phase = KdumpDumping

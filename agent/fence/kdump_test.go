@@ -30,7 +30,7 @@ func (s *simulation) dump(from, to time.Duration) {
 			if s.now().Sub(k.Last) >= kdumpSilence {
 				k.First, k.Datagrams = s.now(), 0
 			}
-			k.Last, k.Datagrams = s.now(), k.Datagrams+1
+			k.Last, k.Datagrams = s.now().Add(500*time.Nanosecond), k.Datagrams+1
 		}})
 	}
 }

@@ -28,7 +28,7 @@ func Parse(datagram []byte) error {
 		order = binary.BigEndian
 	}
 	if m := order.Uint32(datagram); m != magic {
-		return fmt.Errorf("datagram begins with %#010x; one of fence_kdump_send with %#010x in one of the byte orders", m, magic)
+		return fmt.Errorf("datagram begins with %#08x; one of fence_kdump_send with %#08x in one of the byte orders", m, magic)
 	}
 	if v := order.Uint32(datagram[4:]); v != version {
 		return fmt.Errorf("datagram has the version %d; this release reads version %d", v, version)

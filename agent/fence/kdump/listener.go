@@ -12,7 +12,7 @@ import (
 
 const (
 	// retryInterval is the time between two attempts to listen.
-	retryInterval = 5 * time.Second
+	retryInterval = 2 * time.Second
 	// maxReads bounds the datagrams that are read in a second. What comes above it stays in the socket's buffer, of
 	// which the kernel bounds the size.
 	maxReads = 10_000
@@ -39,7 +39,6 @@ type Listener struct {
 	mu    sync.Mutex
 	tried bool
 	since time.Time
-	local net.Addr
 }
 
 // Run listens until ctx ends. If that does not work, it tries again.
@@ -78,25 +77,22 @@ func (l *Listener) Tried() bool {
 // Session returns the last session of a node, the zero one if there is none.
 func (l *Listener) Session(node string) Session { return l.sessions.of(node) }
 
-// state sets what Since, Tried and the local address are.
-func (l *Listener) state(local net.Addr) {
+// listens sets what Since and Tried report.
+func (l *Listener) listens(since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tried, l.local, l.since = true, local, time.Time{}
-	if local != nil {
-		l.since = time.Now()
-	}
+	l.tried, l.since = true, since
 }
 
 // listen receives datagrams until ctx ends or the socket fails. It reports whether it listened.
 func (l *Listener) listen(ctx context.Context) (worked bool, err error) {
 	conn, err := new(net.ListenConfig).ListenPacket(ctx, "udp", l.Address)
 	if err != nil {
-		l.state(nil)
+		l.listens(time.Time{})
 		return false, fmt.Errorf("%w: free the port, or listen at another address", err)
 	}
-	l.state(conn.LocalAddr())
-	defer l.state(nil)
+	l.listens(time.Now())
+	defer l.listens(time.Time{})
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
@@ -107,26 +103,41 @@ func (l *Listener) listen(ctx context.Context) (worked bool, err error) {
 // receive takes datagrams, at most maxReads in a second.
 func (l *Listener) receive(ctx context.Context, conn *net.UDPConn) error {
 	buffer := make([]byte, size+1) // the rest of a longer one is cut off
-	second, reads := time.Now(), 0
+	var rate reads
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
 		now := time.Now()
-		if now.Sub(second) >= time.Second {
-			second, reads = now, 0
-		}
 		l.take(buffer[:n], from.Addr(), now)
-		if reads++; reads < maxReads {
+		pause := rate.next(now)
+		if pause == 0 {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Until(second.Add(time.Second))):
+		case <-time.After(pause):
 		}
 	}
+}
+
+// reads counts the datagrams of one second.
+type reads struct {
+	second time.Time
+	n      int
+}
+
+// next counts a datagram, and returns the pause before the next one: the rest of the second after maxReads.
+func (r *reads) next(now time.Time) time.Duration {
+	if age := now.Sub(r.second); age < 0 || age >= time.Second {
+		*r = reads{second: now}
+	}
+	if r.n++; r.n < maxReads {
+		return 0
+	}
+	return r.second.Add(time.Second).Sub(now)
 }
 
 // take deals with one datagram.
