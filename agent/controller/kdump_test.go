@@ -113,7 +113,8 @@ func TestKdumpWait(t *testing.T) {
 	}
 	after := pass()
 	k := after.State.Kdump
-	if !meta.IsStatusConditionTrue(after.State.Conditions, fence.ConditionKdumpWait) || k == nil || k.Datagrams != 1 || after.Status != fence.New {
+	waits := meta.IsStatusConditionTrue(after.State.Conditions, fence.ConditionKdumpWait)
+	if !waits || k == nil || k.Datagrams != 1 || after.Status != fence.New {
 		t.Errorf("fence %s/%s, kdump %+v, conditions %v; want one that waits", after.Step, after.Status, k, after.State.Conditions)
 	}
 	cancel()

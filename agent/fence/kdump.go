@@ -70,7 +70,8 @@ func (r *run) endKdump(why string) {
 	s := r.s
 	s.Kdump.Phase, s.Kdump.Finished = KdumpFinished, metav1.NewMicroTime(r.now)
 	r.endHold(ConditionKdumpWait)
-	r.note(normal(ReasonKdumpFinished, fmt.Sprintf("%s, after %d datagrams of the node's dump kernel", why, s.Kdump.Datagrams)))
+	r.note(normal(ReasonKdumpFinished,
+		fmt.Sprintf("%s, after %d datagrams of the node's dump kernel", why, s.Kdump.Datagrams)))
 }
 
 // datagrams returns how many the listener received.
@@ -90,8 +91,8 @@ func (r *run) kdumps() bool {
 		return false
 	}
 	over := s.Kdump.Started.Add(r.timings().KdumpMaxWait.Duration)
-	r.set(ConditionKdumpWait, "Dumping", r.would(fmt.Sprintf("wait for the node's dump kernel, at most until %s: %d datagrams came",
-		over.UTC().Format(time.RFC3339), s.Kdump.Datagrams)))
+	r.set(ConditionKdumpWait, "Dumping", r.would(fmt.Sprintf(
+		"wait for the node's dump kernel, at most until %s: %d datagrams came", over.UTC().Format(time.RFC3339), s.Kdump.Datagrams)))
 	r.wake(over)
 	r.wake(r.kdumpSilent())
 	return true

@@ -247,3 +247,75 @@ func TestKdumpTimelines(t *testing.T) {
 		})
 	}
 }
+
+// waits returns the state of a fence that waits for a dump of which one datagram came.
+func waits(t *testing.T) (State, Inputs) {
+	t.Helper()
+	s := kdumpSimulation(t, powerPlan(level(true, "bmc")))
+	s.heard(0, 0, 1)
+	s.until = time.Second
+	s.run()
+	if !s.state.is(ConditionKdumpWait) {
+		t.Fatalf("the fence does not wait: %v", s.log)
+	}
+	return s.state, Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Kdump: s.kdump}
+}
+
+func TestKdumpSession(t *testing.T) {
+	state, in := waits(t)
+	if k := state.Kdump; k.Phase != KdumpStarted || k.Datagrams != 1 || !k.Started.Time.Equal(begin) {
+		t.Errorf("session %+v; want one with 1 datagram", k)
+	}
+	later := func(at time.Duration, first, last time.Duration, datagrams int) *KdumpSession {
+		in.Kdump.First, in.Kdump.Last, in.Kdump.Datagrams = begin.Add(first), begin.Add(last), datagrams
+		state, _ = Step(state, in, begin.Add(at))
+		return state.Kdump
+	}
+	if k := later(10*time.Second, 0, 10*time.Second, 2); k.Phase != KdumpDumping || k.Datagrams != 2 {
+		t.Errorf("session %+v; want one with 2 datagrams", k)
+	}
+	if k := later(20*time.Second, 20*time.Second, 20*time.Second, 1); k.Datagrams != 3 {
+		t.Errorf("session %+v after a restart; want one with 3 datagrams", k)
+	}
+	if k := later(25*time.Second, 20*time.Second, 40*time.Second, 9); k.Datagrams != 3 {
+		t.Errorf("session %+v; want one without a datagram of a time to come", k)
+	}
+	// The clock is set back by a minute: the wait is not longer than from now on.
+	k := later(-time.Minute, -time.Minute, -time.Minute, 10)
+	if !k.Started.Time.Equal(begin.Add(-time.Minute)) || k.Last.After(k.Started.Time) {
+		t.Errorf("session %+v; want one that began at the new time", k)
+	}
+}
+
+// What comes after the machine was ordered off delays nothing: neither the next attempt, nor for the first time.
+func TestKdumpAfterOff(t *testing.T) {
+	s := kdumpSimulation(t, powerPlan(level(true, "bmc")))
+	s.devices["bmc"].refuses = true
+	s.dump(5*time.Second, time.Hour)
+	s.until = time.Hour
+	log := strings.Join(s.run(), "\n")
+	if s.state.Kdump != nil || strings.Contains(log, "Kdump") || strings.Count(log, "ActStarted") != 4 {
+		t.Errorf("session %+v; want none, and 4 attempts:\n%s", s.state.Kdump, log)
+	}
+}
+
+// The time of the wait does not count in the time for all attempts.
+func TestKdumpDeadline(t *testing.T) {
+	s := kdumpSimulation(t, powerPlan(level(true, "bmc")))
+	s.dump(100*time.Millisecond, time.Hour)
+	s.done = func() bool { return !s.state.FirstOff.IsZero() }
+	s.run()
+	if got, least := s.state.Deadline.Sub(begin), 40*time.Minute-time.Second; got < least {
+		t.Errorf("the time for all attempts ends after %v; want %v", got, least)
+	}
+}
+
+// A step that finds the time of all attempts over does not give up while it waits for a dump.
+func TestKdumpExhausted(t *testing.T) {
+	state, in := waits(t)
+	state.Attempt, state.Deadline = 1, micro(begin.Add(10*time.Second))
+	in.Kdump.Last, in.Kdump.Datagrams = begin.Add(20*time.Second), 3
+	if state, _ = Step(state, in, begin.Add(20*time.Second)); state.is(ConditionGaveUp) || !state.is(ConditionKdumpWait) {
+		t.Errorf("conditions %v; want one that waits", state.Conditions)
+	}
+}

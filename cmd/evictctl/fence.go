@@ -206,6 +206,7 @@ func printPlan(stdout io.Writer, node string, policy fence.Policy, found fence.P
 	p.line("plan: %s", found.Hash)
 	p.line("mode: %s", mode)
 	p.line("applies to: %s", policy.AppliesTo)
+	p.line("kdump: %s", found.Kdump)
 	var methods, parameters [][]string
 	for _, step := range []struct {
 		name   fence.StepName

@@ -47,7 +47,10 @@ func (p *parser) nodes() []*node {
 				continue
 			}
 		}
-		n := &node{name: name, doc: p.open(p.maps[object], configKey), kdump: fence.KdumpDelay, steps: map[fence.StepName][]fence.Level{}, devices: map[string]*method{}}
+		n := &node{
+			name: name, doc: p.open(p.maps[object], configKey), kdump: fence.KdumpDelay,
+			steps: map[fence.StepName][]fence.Level{}, devices: map[string]*method{},
+		}
 		switch other := misspeltNodePrefix + name; {
 		case !right && p.maps[nodePrefix+name] != nil:
 			n.doc.fail(0, "", "there is also a ConfigMap "+nodePrefix+name, "delete this one")
@@ -123,8 +126,8 @@ func (n *node) readKdump(v property) {
 	case fence.KdumpOff, fence.KdumpDelay:
 		n.kdump = mode
 	case "release":
-		n.doc.fail(v.line, v.key, "is release, but datagrams are no proof that the machine is off, and nothing is released for them",
-			"write delay or off")
+		n.doc.fail(v.line, v.key, "is release, but datagrams are no proof that the machine is off, and nothing is released "+
+			"for them", "write delay or off")
 	default:
 		n.doc.fail(v.line, v.key, "is "+show(v.value), "write delay or off")
 	}
