@@ -271,6 +271,9 @@ func TestKdumpSession(t *testing.T) {
 		state, _ = Step(state, in, begin.Add(at))
 		return state.Kdump
 	}
+	if k := later(time.Second, 0, 500*time.Nanosecond, 1); k.Datagrams != 1 {
+		t.Errorf("session %+v; want one with the same datagram", k)
+	}
 	if k := later(10*time.Second, 0, 10*time.Second, 2); k.Phase != KdumpDumping || k.Datagrams != 2 {
 		t.Errorf("session %+v; want one with 2 datagrams", k)
 	}
@@ -317,5 +320,26 @@ func TestKdumpExhausted(t *testing.T) {
 	in.Kdump.Last, in.Kdump.Datagrams = begin.Add(20*time.Second), 3
 	if state, _ = Step(state, in, begin.Add(20*time.Second)); state.is(ConditionGaveUp) || !state.is(ConditionKdumpWait) {
 		t.Errorf("conditions %v; want one that waits", state.Conditions)
+	}
+}
+
+// TestKdumpUnused checks states in which what a dump kernel sends changes nothing but the record.
+func TestKdumpUnused(t *testing.T) {
+	state, in := waits(t)
+	in.Kdump.Last, in.Kdump.Datagrams = begin.Add(5*time.Second), 2
+	before := *state.Kdump
+	if Step(state, in, begin.Add(5*time.Second)); *state.Kdump != before {
+		t.Errorf("Step changed the session of its argument to %+v", state.Kdump)
+	}
+	// It was switched off while no controller listened, and one listens again.
+	state.FirstOff = micro(begin.Add(4 * time.Second))
+	if after, _ := Step(state, in, begin.Add(5*time.Second)); after.Kdump.Phase != KdumpFinished || after.is(ConditionKdumpWait) {
+		t.Errorf("session %+v after the order to switch off; want one that has finished", after.Kdump)
+	}
+	// Datagrams of a node that is Ready do not use up the wait.
+	state.FirstOff.Time, state.Kdump = time.Time{}, nil
+	in.Node.Ready = ReadyTrue
+	if after, _ := Step(state, in, begin.Add(5*time.Second)); after.Kdump != nil {
+		t.Errorf("session %+v of a node that is Ready; want none", after.Kdump)
 	}
 }

@@ -80,6 +80,13 @@ func TestSessionsFlooded(t *testing.T) {
 	if got := s.of("a"); got.Datagrams != 50 || !got.First.Equal(start) || got.Last.Sub(start) < 4*time.Second {
 		t.Errorf("session %v; want one of 50 datagrams until the last second", got)
 	}
+	if _, result, _ := s.take(fromX86, flood, start.Add(-time.Hour), nodes); result != Accepted {
+		t.Errorf("after the clock was set back: %s; want accepted", result)
+	}
+	s.nodes["a"].Datagrams = maxDatagrams
+	if s.take(fromX86, flood, start.Add(time.Second-time.Hour), nodes); s.of("a").Datagrams != maxDatagrams {
+		t.Errorf("%d datagrams; want %d", s.of("a").Datagrams, maxDatagrams)
+	}
 	if _, result, first := s.take(fromX86, quiet, start.Add(5*time.Second), nodes); result != Accepted || !first {
 		t.Errorf("another node: %s, first = %v; want accepted, true", result, first)
 	}
