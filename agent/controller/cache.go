@@ -49,7 +49,7 @@ func strip[T client.Object](f func(T)) cache.TransformFunc {
 	}
 }
 
-// stripNode leaves of a Node what detection, the storm policy and the sweep of taints need.
+// stripNode leaves of a Node what detection, the storm policy, the sweep of taints and the kdump listener need.
 func stripNode(n *corev1.Node) {
 	stripped := corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
@@ -60,6 +60,11 @@ func stripNode(n *corev1.Node) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			stripped.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			stripped.Status.Addresses = append(stripped.Status.Addresses, a)
 		}
 	}
 	*n = stripped

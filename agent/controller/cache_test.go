@@ -18,6 +18,8 @@ func TestStrippedNode(t *testing.T) {
 	n.Annotations = map[string]string{annotationFence: fenceUID, "csi.volume.kubernetes.io/nodeid": "{}"}
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure})
+	internal := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}, internal, {Type: corev1.NodeExternalIP, Address: "198.51.100.1"}}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}}}
 	want := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -25,7 +27,11 @@ func TestStrippedNode(t *testing.T) {
 			Labels:      map[string]string{corev1.LabelTopologyZone: "z1", labelControlPlane: ""},
 			Annotations: map[string]string{annotationFence: fenceUID},
 		},
-		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{SystemUUID: machine}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}},
+		Status: corev1.NodeStatus{
+			NodeInfo:   corev1.NodeSystemInfo{SystemUUID: machine},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+			Addresses:  []corev1.NodeAddress{internal},
+		},
 	}
 	got, err := strip(stripNode)(n)
 	if diff := cmp.Diff(any(want), got); diff != "" || err != nil {

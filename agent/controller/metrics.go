@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/kdump"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 )
 
@@ -23,6 +24,7 @@ var (
 	allConditions = []string{
 		fence.ConditionStormHold, fence.ConditionWaiting, fence.ConditionIdentityMismatch, fence.ConditionProofLost,
 		fence.ConditionVerificationFailed, fence.ConditionReleaseStuck, fence.ConditionNodeDidNotReturn, fence.ConditionGaveUp,
+		fence.ConditionKdumpWait,
 	}
 	allPowers = []fence.Power{fence.PowerOn, fence.PowerOff, fence.PowerUnknown}
 )
@@ -31,6 +33,7 @@ var (
 type metrics struct {
 	acts           *prometheus.CounterVec
 	readings       *prometheus.CounterVec
+	datagrams      *prometheus.CounterVec
 	configProblems prometheus.Gauge
 	fences         *prometheus.Desc
 	conditions     *prometheus.Desc
@@ -47,6 +50,9 @@ func newMetrics(cache client.Reader) *metrics {
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "evictd_fence_readings_total", Help: "Readings of devices.",
 		}, []string{"power"}),
+		datagrams: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "evictd_fence_kdump_datagrams_total", Help: "Datagrams to the kdump listener.",
+		}, []string{"result"}),
 		configProblems: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "evictd_fence_config_problems", Help: "Mistakes in the configuration of fencing, without warnings.",
 		}),
@@ -64,6 +70,9 @@ func newMetrics(cache client.Reader) *metrics {
 	for _, power := range allPowers {
 		m.readings.WithLabelValues(string(power))
 	}
+	for _, result := range kdump.Results() {
+		m.datagrams.WithLabelValues(string(result))
+	}
 	return m
 }
 
@@ -71,6 +80,7 @@ func newMetrics(cache client.Reader) *metrics {
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.acts.Describe(ch)
 	m.readings.Describe(ch)
+	m.datagrams.Describe(ch)
 	m.configProblems.Describe(ch)
 	ch <- m.fences
 	ch <- m.conditions
@@ -81,6 +91,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.acts.Collect(ch)
 	m.readings.Collect(ch)
+	m.datagrams.Collect(ch)
 	m.configProblems.Collect(ch)
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

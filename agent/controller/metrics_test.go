@@ -38,6 +38,7 @@ func TestMetrics(t *testing.T) {
 evictd_fence_conditions{condition="FenceVerificationFailed"} 0
 evictd_fence_conditions{condition="GaveUp"} 0
 evictd_fence_conditions{condition="IdentityMismatch"} 1
+evictd_fence_conditions{condition="KdumpWait"} 0
 evictd_fence_conditions{condition="NodeDidNotReturn"} 0
 evictd_fence_conditions{condition="ProofLost"} 0
 evictd_fence_conditions{condition="ReleaseStuck"} 0
@@ -76,5 +77,8 @@ evictd_fence_held{reason="ZoneUnhealthy"} 0
 	}
 	if n := testutil.CollectAndCount(m, "evictd_fence_acts_total"); n != len(allActions)*len(allOutcomes) {
 		t.Errorf("%d series of evictd_fence_acts_total; want %d", n, len(allActions)*len(allOutcomes))
+	}
+	if n := testutil.CollectAndCount(m, "evictd_fence_kdump_datagrams_total"); n != 4 {
+		t.Errorf("%d series of evictd_fence_kdump_datagrams_total; want 4", n)
 	}
 }

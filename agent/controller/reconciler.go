@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/kdump"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
@@ -26,7 +27,8 @@ const (
 	// longestWait is the time between two passes over a node with a fence, and over one that is not Ready: Leases are
 	// not watched.
 	longestWait = 10 * time.Second
-	// configWait is the time until a pass is repeated that came before the configuration.
+	// configWait is the time until a pass is repeated that came before the configuration, or before the kdump listener
+	// was started: it could not delay anything.
 	configWait = time.Second
 	// firstConflictWait is the time until a pass is repeated whose write had a conflict. It doubles up to longestWait.
 	firstConflictWait = 50 * time.Millisecond
@@ -45,6 +47,7 @@ type reconciler struct {
 	remediators *remediatorLeases
 	recorder    recorder
 	log         *slog.Logger
+	kdump       *kdump.Listener // nil if there is none
 	// identity identifies this process, and ownNode the node that it runs on.
 	identity, ownNode string
 
@@ -116,7 +119,7 @@ func (r *reconciler) saved(node string) *saved {
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	config, loaded := r.config.current()
-	if !loaded {
+	if !loaded || r.kdump != nil && !r.kdump.Tried() {
 		return reconcile.Result{RequeueAfter: configWait}, nil
 	}
 	look, wake, err := r.suspected(ctx, request.Name, &config)

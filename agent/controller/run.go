@@ -65,6 +65,8 @@ type Options struct {
 	Identity string
 	// NodeName is the node that the controller runs on, empty if it is none of the cluster. It is never fenced.
 	NodeName string
+	// KdumpAddress is where datagrams of dump kernels are received; empty or "0": nowhere.
+	KdumpAddress string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
 	// Affinity says what is done about pods that violate their node affinity.
@@ -193,11 +195,18 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
 	lister := &leaseLister{reconciler: r, own: newOwnNode(o, live), failed: &unreadable{log: o.Log}, notify: notify}
+	r.kdump = newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
 	})
-	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister)); err != nil {
+	listening := manager.RunnableFunc(func(ctx context.Context) error {
+		if r.kdump != nil {
+			r.kdump.Run(ctx)
+		}
+		return nil
+	})
+	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(listening)); err != nil {
 		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}

@@ -13,6 +13,8 @@ const (
 	ConditionStormHold = "StormHold"
 	// ConditionWaiting: the node is not certainly dead at this time.
 	ConditionWaiting = "Waiting"
+	// ConditionKdumpWait: the node's dump kernel is not finished.
+	ConditionKdumpWait = "KdumpWait"
 	// ConditionIdentityMismatch: a device belongs to another machine, or its UUID does not show to which.
 	ConditionIdentityMismatch = "IdentityMismatch"
 	// ConditionProofLost: a device reads on, or the node is back, after the proof.
@@ -41,6 +43,8 @@ const (
 	ReasonStorageProven      = "StorageProven"
 	ReasonStorageReleased    = "StorageReleased"
 	ReasonRebootNeeded       = "RebootNeeded"
+	ReasonKdumpStarted       = "KdumpStarted"
+	ReasonKdumpFinished      = "KdumpFinished"
 	ReasonProving            = "Proving"
 	ReasonNotProven          = "NotProven"
 	ReasonOffProven          = "OffProven"

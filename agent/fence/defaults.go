@@ -12,6 +12,7 @@ func DefaultTimings() Timings {
 	return Timings{
 		Grace:          d(time.Minute),
 		PowerDelay:     d(5 * time.Minute),
+		KdumpMaxWait:   d(10 * time.Minute),
 		ProofTimeout:   d(time.Minute),
 		ProofInterval:  d(5 * time.Second),
 		Settle:         d(time.Minute),

@@ -89,6 +89,7 @@ type simulation struct {
 	lease   Lease
 	load    Load
 	gate    Gate
+	kdump   Kdump
 	// script is what happens at which time after the beginning.
 	script map[time.Duration]func(*simulation)
 	// bootTime is the time from on to Ready; negative for never.
@@ -185,7 +186,7 @@ func (s *simulation) step() time.Time {
 		}
 	}
 	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Outcomes: s.outcomes, Readings: s.readings, InFlight: s.inFlight,
-		Executor: "c" + strconv.Itoa(s.executor), Gate: s.gate}
+		Executor: "c" + strconv.Itoa(s.executor), Gate: s.gate, Kdump: s.kdump}
 	in.Node.Quarantined, in.Node.OutOfService = s.taints.Quarantine, s.taints.OutOfService
 	s.outcomes, s.readings = nil, nil
 	var o Orders
@@ -224,6 +225,9 @@ func (s *simulation) restart() {
 	s.inFlight, s.outcomes, s.readings = "", nil, nil
 	s.reading = map[string]bool{}
 	s.lease.UnchangedSince = s.now()
+	if !s.kdump.Since.IsZero() {
+		s.kdump = Kdump{Since: s.now()}
+	}
 }
 
 func (s *simulation) carryOut(o Orders) {

@@ -25,7 +25,7 @@ func (r *run) mayAct() bool {
 func (r *run) gateOpen() bool {
 	g, s := r.in.Gate, r.s
 	if g.Open || g.Overridable && s.Proof != nil && s.Proof.How == Confirmed {
-		r.endHold()
+		r.endHold(ConditionStormHold)
 		return true
 	}
 	r.wake(r.now.Add(holdInterval))
@@ -45,18 +45,18 @@ func (r *run) gateOpen() bool {
 	return false
 }
 
-// endHold ends the condition StormHold. The time in which the gate was closed does not count in the time for all
+// endHold ends a condition with which the fence waited before it acts. That time does not count in the time for all
 // attempts.
-func (r *run) endHold() {
+func (r *run) endHold(condition string) {
 	s := r.s
-	if !s.is(ConditionStormHold) {
+	if !s.is(condition) {
 		return
 	}
-	held := r.now.Sub(meta.FindStatusCondition(s.Conditions, ConditionStormHold).LastTransitionTime.Time)
+	held := r.now.Sub(meta.FindStatusCondition(s.Conditions, condition).LastTransitionTime.Time)
 	if held > 0 && !s.Deadline.IsZero() {
 		s.Deadline = metav1.NewMicroTime(s.Deadline.Add(held))
 	}
-	r.clear(ConditionStormHold)
+	r.clear(condition)
 }
 
 // heldUntil returns when the gate opened last after it was closed, to the second; zero if it never was.

@@ -17,6 +17,18 @@ type Inputs struct {
 	Executor string
 	// Gate is the verdict on new acts.
 	Gate Gate
+	// Kdump is what the dump kernel of the node has sent.
+	Kdump Kdump
+}
+
+// Kdump is what a listener received of the datagrams of fence_kdump_send from a node. Anyone can forge them.
+type Kdump struct {
+	// Since is since when the listener has listened without a gap, zero if none listens.
+	Since time.Time
+	// First and Last are when the first and the last datagram of a session came, zero if there was none.
+	First, Last time.Time
+	// Datagrams is how many came in the session.
+	Datagrams int
 }
 
 // Ready is the status of a node's Ready condition.

@@ -94,6 +94,9 @@ func (r *run) issue(index int, m Method) {
 	}
 	e := normal(ReasonActStarted, r.would(do))
 	e.Warning = m.Action == Off || m.Action == CleanPods
+	if s.Step == PowerManagement && m.Action == Off && s.FirstOff.IsZero() {
+		s.FirstOff = i.Issued
+	}
 	r.note(e)
 	if s.DryRun {
 		r.record(i, Succeeded, "dry run")

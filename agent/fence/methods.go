@@ -81,7 +81,7 @@ func (r *run) methods(which group) progress {
 // next issues the act of a method, or orders the reading that tells whether the device belongs to the node.
 func (r *run) next(index int, m Method) progress {
 	against := m.Action == Off || r.s.Step == Isolation
-	if against && !r.mayAct() {
+	if against && (!r.mayAct() || m.Action == Off && r.kdumps()) {
 		return waiting
 	}
 	if m.Action == CleanPods && !r.mayClean() {
@@ -154,7 +154,8 @@ func (r *run) begin() bool {
 		r.beginPower("the plan has no isolation methods")
 		return true
 	}
-	if s.Attempt > 0 && !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) && !s.is(ConditionStormHold) {
+	if s.Attempt > 0 && !s.Deadline.IsZero() && r.now.After(s.Deadline.Time) && !s.is(ConditionStormHold) &&
+		!s.is(ConditionKdumpWait) {
 		r.exhausted(ReasonNotProven, "the time for all attempts is over")
 		return true
 	}
@@ -162,7 +163,7 @@ func (r *run) begin() bool {
 		r.giveUp(ReasonNoMethods, "the plan has no method that switches the node off")
 		return true
 	}
-	if !r.mayAct() {
+	if !r.mayAct() || r.kdumps() {
 		return false
 	}
 	s.Attempt++

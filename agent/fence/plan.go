@@ -15,6 +15,8 @@ type Plan struct {
 	// Recovery undoes Isolation.
 	// +listType=atomic
 	Recovery []Level `json:"recovery,omitempty"`
+	// Kdump says what datagrams of the node's dump kernel do. Without it, nothing.
+	Kdump KdumpMode `json:"kdump,omitempty"`
 	// Timings are the durations of the flow.
 	Timings Timings `json:"timings"`
 	// Hash identifies the plan.
@@ -93,6 +95,17 @@ const (
 	CheckNone IdentityCheck = "none"
 )
 
+// KdumpMode says what the datagrams of a dump kernel do.
+//
+// +kubebuilder:validation:Enum=off;delay
+type KdumpMode string
+
+// The modes.
+const (
+	KdumpOff   KdumpMode = "off"
+	KdumpDelay KdumpMode = "delay" // the machine is switched off after the dump, or after KdumpMaxWait
+)
+
 // Timings are the durations of a fence. See [DefaultTimings].
 //
 // +kubebuilder:object:generate=true
@@ -101,6 +114,8 @@ type Timings struct {
 	Grace metav1.Duration `json:"grace"`
 	// PowerDelay is the time from the end of isolation to switching off.
 	PowerDelay metav1.Duration `json:"powerDelay"`
+	// KdumpMaxWait bounds the time for which datagrams of a dump kernel delay switching off.
+	KdumpMaxWait metav1.Duration `json:"kdumpMaxWait,omitzero"`
 	// ProofTimeout bounds the time for reading off twice.
 	ProofTimeout metav1.Duration `json:"proofTimeout"`
 	// ProofInterval is the least time between the two readings of a proof.

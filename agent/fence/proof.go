@@ -268,7 +268,8 @@ func (r *run) confirmed() bool {
 		s.Proof.LeaseRenewed = microTime(r.in.Lease.Renewed)
 	}
 	s.NextAttempt = metav1.MicroTime{}
-	r.clear(ConditionGaveUp, ConditionProofLost, ConditionVerificationFailed, ConditionStormHold, ConditionWaiting)
+	r.clear(ConditionGaveUp, ConditionProofLost, ConditionVerificationFailed, ConditionStormHold, ConditionWaiting,
+		ConditionKdumpWait)
 	r.to(PowerManagement, Running, OffProven, warning(ReasonConfirmedOff, "a person confirmed that the machine is off"))
 	return true
 }

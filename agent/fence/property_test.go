@@ -63,6 +63,11 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 		s.bootTime = never
 	}
 	randomEvents(s, rnd)
+	if chance(25) {
+		s.plan.Kdump, s.kdump.Since = KdumpDelay, begin.Add(-time.Hour)
+		from := time.Duration(rnd.IntN(60)) * time.Second
+		s.dump(from, from+time.Duration(rnd.IntN(900))*time.Second)
+	}
 	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}, lastOff: map[string]Reading{}}
 	s.check = v.check
 	last := time.Duration(0)
@@ -418,6 +423,20 @@ func (v *verifier) checkReleasing(in Inputs) {
 }
 
 // checkAct checks that there is one act at a time, and none twice.
+// checkKdump checks that Power-Management does not switch off for the first time while a dump goes on, unless the one
+// wait for it is over.
+func (v *verifier) checkKdump(i *Intent, now time.Time) {
+	s, k := &v.s.state, v.s.kdump
+	first := i.Step == PowerManagement && i.Action == Off && s.FirstOff.Time.Equal(now)
+	if !first || k.Since.IsZero() || s.Plan.Kdump != KdumpDelay {
+		return
+	}
+	if goesOn := k.Datagrams > 0 && now.Sub(k.Last) < kdumpSilence; goesOn && s.Kdump == nil ||
+		s.Kdump != nil && s.Kdump.Phase != KdumpFinished {
+		v.fail("switched off during a dump")
+	}
+}
+
 func (v *verifier) checkAct(i *Intent, now time.Time) {
 	s := &v.s.state
 	switch {
@@ -432,6 +451,7 @@ func (v *verifier) checkAct(i *Intent, now time.Time) {
 	case i.Action == On && s.Step == PowerManagement && s.Phase != Released:
 		v.fail("on before the release")
 	}
+	v.checkKdump(i, now)
 	v.checkAfterRelease(i)
 	v.acts[i.ID] = true
 	v.busy = i.Deadline.Time

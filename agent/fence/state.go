@@ -110,6 +110,10 @@ type Detail struct {
 	OnRepeats int32 `json:"onRepeats,omitempty"`
 	// PowerAt is when Power-Management begins: PowerDelay after Isolation ended first.
 	PowerAt metav1.MicroTime `json:"powerAt,omitzero"`
+	// FirstOff is when Power-Management ordered to switch off first.
+	FirstOff metav1.MicroTime `json:"firstOff,omitzero"`
+	// Kdump is the session of the node's dump kernel. A fence has one at most.
+	Kdump *KdumpSession `json:"kdump,omitempty"`
 	// Resumed says that the one attempt after GaveUp, for a device that answers again, was begun.
 	Resumed bool `json:"resumed,omitempty"`
 	// Deadline is when the attempts end.
@@ -288,6 +292,34 @@ type StorageFence struct {
 	// machine has booted again.
 	Released metav1.MicroTime `json:"released,omitzero"`
 }
+
+// KdumpSession is what the dump kernel of a node has sent. It proves nothing.
+//
+// +kubebuilder:object:generate=true
+type KdumpSession struct {
+	// Phase is how far the session is.
+	Phase KdumpPhase `json:"phase"`
+	// Started is when the first datagram came, or when the node ceased to be Ready if that was later.
+	Started metav1.MicroTime `json:"started"`
+	// Last is when the last datagram came that the controller took.
+	Last metav1.MicroTime `json:"last"`
+	// Datagrams is how many came at least: one controller does not know what another one received.
+	Datagrams int32 `json:"datagrams"`
+	// Finished is when the session ended: after 30 s without a datagram, or when switching off waits no longer for it.
+	Finished metav1.MicroTime `json:"finished,omitzero"`
+}
+
+// KdumpPhase is how far a session is.
+//
+// +kubebuilder:validation:Enum=Started;Dumping;Finished
+type KdumpPhase string
+
+// The phases, in order.
+const (
+	KdumpStarted  KdumpPhase = "Started"
+	KdumpDumping  KdumpPhase = "Dumping" // more than one datagram came
+	KdumpFinished KdumpPhase = "Finished"
+)
 
 // ProofKind is the kind of a proof.
 //

@@ -51,6 +51,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	r.takeOutcomes()
 	r.takeReadings()
 	r.takeStorageReadings()
+	r.takeKdump()
 	for range maxChanges {
 		if !r.advance() {
 			break
@@ -73,6 +74,10 @@ func (s State) clone() State {
 		f := *s.Storage
 		f.Readings = slices.Clone(f.Readings)
 		s.Storage = &f
+	}
+	if s.Kdump != nil {
+		k := *s.Kdump
+		s.Kdump = &k
 	}
 	return s
 }

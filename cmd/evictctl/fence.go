@@ -206,6 +206,7 @@ func printPlan(stdout io.Writer, node string, policy fence.Policy, found fence.P
 	p.line("plan: %s", found.Hash)
 	p.line("mode: %s", mode)
 	p.line("applies to: %s", policy.AppliesTo)
+	p.line("kdump: %s", found.Kdump)
 	var methods, parameters [][]string
 	for _, step := range []struct {
 		name   fence.StepName
@@ -252,7 +253,8 @@ func timingRows(t fence.Timings) [][]string {
 		key   string
 		value time.Duration
 	}{
-		{"grace", t.Grace.Duration}, {"power_delay", t.PowerDelay.Duration}, {"proof_timeout", t.ProofTimeout.Duration},
+		{"grace", t.Grace.Duration}, {"power_delay", t.PowerDelay.Duration},
+		{"kdump_max_wait", t.KdumpMaxWait.Duration}, {"proof_timeout", t.ProofTimeout.Duration},
 		{"proof_interval", t.ProofInterval.Duration}, {"settle", t.Settle.Duration}, {"release_timeout", t.ReleaseTimeout.Duration},
 		{"untaint_delay", t.UntaintDelay.Duration}, {"return_timeout", t.ReturnTimeout.Duration}, {"healthy_delay", t.HealthyDelay.Duration},
 		{"total_timeout", t.TotalTimeout.Duration}, {"backoff", t.Backoff.Duration},

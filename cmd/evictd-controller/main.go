@@ -38,6 +38,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.Namespace, "namespace", environment("POD_NAMESPACE", "evictd"), "read ConfigMaps and Secrets of namespace `NS` only; the default is the environment variable POD_NAMESPACE, or evictd")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":9189", "serve the metrics at `ADDR`; 0 serves none")
 	flags.StringVar(&o.ProbeAddress, "probe-address", "0", "serve /healthz and /readyz at `ADDR`; 0 serves none")
+	flags.StringVar(&o.KdumpAddress, "kdump-address", "0", "receive the datagrams of fence_kdump_send at `ADDR`, such as :7410, and switch a node off that sends them only after its dump; 0 receives none")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
@@ -67,6 +68,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = fmt.Sprintf("--metrics-address is HOST:PORT, :PORT or 0, not %q", o.MetricsAddress)
 	case !listenable(o.ProbeAddress):
 		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
+	case !listenable(o.KdumpAddress):
+		problem = fmt.Sprintf("--kdump-address is HOST:PORT, :PORT or 0, not %q", o.KdumpAddress)
 	case !filepath.IsAbs(o.AgentsDirectory):
 		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
 	case modeErr != nil:

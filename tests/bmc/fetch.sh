@@ -1,17 +1,19 @@
 #!/bin/sh
-# Puts ipmi_sim, ipmitool and fence_ipmilan into a cache directory, for tests that need a BMC.
+# Puts ipmi_sim, ipmitool, fence_ipmilan and fence_kdump_send into a cache directory, for tests that need a BMC or a
+# sender of kdump datagrams.
 #
 #   fetch.sh [CACHE]     CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/evictd if not given
 #
 # It installs nothing: it unpacks Debian's packages below CACHE/bmc/root, and writes a script for each program, which
 # starts it with the libraries there. It keeps what is already there. Exit status 0 means that CACHE/bmc/ipmi_sim and
-# CACHE/bmc/ipmitool can run here. CACHE/bmc/fence_ipmilan is there if it can run too, which takes python3.
+# CACHE/bmc/ipmitool can run here. CACHE/bmc/fence_ipmilan is there if it can run too, which takes python3, and
+# CACHE/bmc/fence_kdump_send, which takes no more than those.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-${XDG_CACHE_HOME:-${HOME:?is not set, and no cache directory was given}/.cache}/evictd}
 have=$cache/bmc
-if [ -x "$have/ipmi_sim" ] && [ -x "$have/ipmitool" ]; then
+if [ -x "$have/ipmi_sim" ] && [ -x "$have/ipmitool" ] && [ -x "$have/fence_kdump_send" ]; then
 	echo "ipmi_sim and ipmitool are in $have"
 	exit 0
 fi
@@ -64,8 +66,13 @@ echo action=metadata | "$new/fence_ipmilan" >/dev/null 2>"$work/log" || {
 	rm "$new/fence_ipmilan"
 }
 
+# It needs no library but libc.
+cp "$work/root/usr/libexec/fence-agents/fence_kdump_send" "$new/"
+
 # A concurrent fetch.sh may have created the directory: keep it.
 [ -e "$have" ] || mv "$new" "$have"
+# A directory of an older fetch.sh has no fence_kdump_send.
+[ -e "$have/fence_kdump_send" ] || mv "$new/fence_kdump_send" "$have/"
 [ -x "$have/ipmi_sim" ] && [ -x "$have/ipmitool" ] || {
 	echo "fetch ipmi_sim: $have exists but is incomplete: remove it" >&2
 	exit 1

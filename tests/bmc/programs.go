@@ -11,8 +11,8 @@ import (
 // ErrMissing means that a program was not found. tests/bmc/fetch.sh gets it.
 var ErrMissing = errors.New("program is missing")
 
-// Program returns the path of ipmi_sim, ipmitool or fence_ipmilan, from PATH or from the cache directory of fetch.sh.
-// The error is ErrMissing and names the program.
+// Program returns the path of ipmi_sim, ipmitool, fence_ipmilan or fence_kdump_send, from PATH or from the cache
+// directory of fetch.sh. The error is ErrMissing and names the program.
 func Program(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(path)

@@ -30,6 +30,7 @@ type node struct {
 	name   string
 	doc    *document
 	broken bool
+	kdump  fence.KdumpMode
 	steps  map[fence.StepName][]fence.Level
 	// devices are the devices of the methods, with the first method of each.
 	devices map[string]*method
@@ -46,7 +47,10 @@ func (p *parser) nodes() []*node {
 				continue
 			}
 		}
-		n := &node{name: name, doc: p.open(p.maps[object], configKey), steps: map[fence.StepName][]fence.Level{}, devices: map[string]*method{}}
+		n := &node{
+			name: name, doc: p.open(p.maps[object], configKey), kdump: fence.KdumpDelay,
+			steps: map[fence.StepName][]fence.Level{}, devices: map[string]*method{},
+		}
 		switch other := misspeltNodePrefix + name; {
 		case !right && p.maps[nodePrefix+name] != nil:
 			n.doc.fail(0, "", "there is also a ConfigMap "+nodePrefix+name, "delete this one")
@@ -88,6 +92,11 @@ func (n *node) read(p *parser) {
 			}
 			continue
 		}
+		if ok, _ := (&field{name: "kdump"}).match(v.key); ok {
+			n.doc.assign(values, "kdump", v)
+			n.readKdump(v)
+			continue
+		}
 		if l, name, ok := n.list(v); ok {
 			n.doc.assign(values, name, v)
 			lists = append(lists, l)
@@ -108,6 +117,19 @@ func (n *node) read(p *parser) {
 	if levels[fence.PowerManagement] == 0 {
 		n.doc.fail(0, "power_management", "is missing: nothing could prove that the machine is off",
 			"name a method that switches it off, such as power_management=ipmi-off ipmi-on")
+	}
+}
+
+// readKdump reads what datagrams of the node's dump kernel do.
+func (n *node) readKdump(v property) {
+	switch mode := fence.KdumpMode(v.value); mode {
+	case fence.KdumpOff, fence.KdumpDelay:
+		n.kdump = mode
+	case "release":
+		n.doc.fail(v.line, v.key, "is release, but datagrams are no proof that the machine is off, and nothing is released "+
+			"for them", "write delay or off")
+	default:
+		n.doc.fail(v.line, v.key, "is "+show(v.value), "write delay or off")
 	}
 }
 
@@ -134,7 +156,7 @@ func (n *node) list(v property) (l list, name string, ok bool) {
 		return l, name, true
 	}
 	n.doc.fail(v.line, v.key, "is not a key of this ConfigMap",
-		"the keys are node_name, isolation, power_management, recovery, and those with a level, such as power_management.2")
+		"the keys are node_name, isolation, power_management, recovery, kdump, and those with a level, such as power_management.2")
 	return l, "", false
 }
 
@@ -259,6 +281,7 @@ func (n *node) plan(timings fence.Timings) fence.Plan {
 		Isolation:       n.steps[fence.Isolation],
 		PowerManagement: n.steps[fence.PowerManagement],
 		Recovery:        n.steps[fence.Recovery],
+		Kdump:           n.kdump,
 		Timings:         timings,
 	}
 	out.Hash = hash(out)

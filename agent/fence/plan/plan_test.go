@@ -141,10 +141,10 @@ func seconds(n int) metav1.Duration { return metav1.Duration{Duration: time.Dura
 
 func TestPlan(t *testing.T) {
 	c, problems := Parse(good().with(files{
-		"cluster-fence-config": "# policy\r\nmode = enforce\r\n\r\npercentage=40\nmax_unhealthy=3\nmax_concurrent=2\nrate=7m\nburst=4\ncooldown=90\napplies_to=all\ngrace=90\npower_delay=2m\nproof_timeout=30s\n" +
+		"cluster-fence-config": "# policy\r\nmode = enforce\r\n\r\npercentage=40\nmax_unhealthy=3\nmax_concurrent=2\nrate=7m\nburst=4\ncooldown=90\napplies_to=all\ngrace=90\npower_delay=2m\nkdump_max_wait=3m\nproof_timeout=30s\n" +
 			"proof_interval=6\nsettle=40s\nrelease_timeout=5m\nuntaint_delay=7s\nreturn_timeout=15m\nhealthy_delay=10s\ntotal_timeout=1h\nbackoff=20s\n" +
 			"giveup_retries=2\nhistory_ttl=48h\n",
-		"fence-config-host1":           "node_name=host1\npower_management=bmc-off bmc-on\npower_management.2=again-off\n",
+		"fence-config-host1":           "node_name=host1\npower_management=bmc-off bmc-on\npower_management.2=again-off\nkdump=off\n",
 		"fence-method-again-off-host1": "template=fence-method-template-bmc\nipaddr=[2001:DB8::1]\nipport=0623\naction=off\nidentity=none\ndeadline=20s\nmust_success=no\nlogin=other",
 		"kube-root-ca.crt":             "no properties",
 	}).objects())
@@ -153,7 +153,7 @@ func TestPlan(t *testing.T) {
 	}
 	wantPolicy := fence.Policy{Enforce: true, Percentage: 40, MaxUnhealthy: new(int32(3)), MaxConcurrent: 2,
 		Rate: 7 * time.Minute, Burst: 4, Cooldown: 90 * time.Second, AppliesTo: fence.All, Timings: fence.Timings{
-			Grace: seconds(90), PowerDelay: seconds(120), ProofTimeout: seconds(30), ProofInterval: seconds(6), Settle: seconds(40),
+			Grace: seconds(90), PowerDelay: seconds(120), KdumpMaxWait: seconds(180), ProofTimeout: seconds(30), ProofInterval: seconds(6), Settle: seconds(40),
 			ReleaseTimeout: seconds(300), UntaintDelay: seconds(7), ReturnTimeout: seconds(900), HealthyDelay: seconds(10),
 			TotalTimeout: seconds(3600), Backoff: seconds(20), Retries: 2,
 		}}
@@ -169,6 +169,7 @@ func TestPlan(t *testing.T) {
 				Identity: fence.CheckNone, Deadline: seconds(20), Secrets: []string{"fence-method-template-bmc"},
 				Parameters: map[string]string{"ip": "2001:db8::1", "ipport": "623", "username": "other"}}}},
 		},
+		Kdump:   fence.KdumpOff,
 		Timings: wantPolicy.Timings,
 		Hash:    c.Plans["host1"].Hash,
 	}}}
@@ -185,7 +186,7 @@ func TestHash(t *testing.T) {
 		}
 		return c.Plans["host1"].Hash
 	}
-	const want = "5c3386b3c8b0ac33de8a1ab6e9e8d2ca"
+	const want = "8e4788213d8f6111b7f8bba05b6a5e5f"
 	first := hashOf(good())
 	if first != want {
 		t.Errorf("hash = %s; want %s: the hash of an unchanged configuration must not change", first, want)
@@ -322,6 +323,13 @@ cluster-fence-config line 7: the line has a control character; remove it`},
 		{"too large", files{"cluster-fence-config": strings.Repeat("#", properties.MaxText+1)}, "host1", `
 cluster-fence-config: has 1048577 bytes; shorten it to 1048576 bytes
 warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap`},
+		{"kdump", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off bmc-on\nkdump=release\nKdump=delay", "cluster-fence-config": "mode=enforce\nkdump_max_wait=2h"}, "", `
+warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
+cluster-fence-config line 2: kdump_max_wait: is "2h"; write a duration from 0s to 1h0m0s, such as 90s or 1m30s
+fence-config-host1 line 3: kdump: is release, but datagrams are no proof that the machine is off, and nothing is released for them; write delay or off
+fence-config-host1 line 4: Kdump: is the same as kdump in line 3; remove one of the lines`},
+		{"kdump mode", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off bmc-on\nkdump=yes"}, "",
+			"fence-config-host1 line 3: kdump: is \"yes\"; write delay or off"},
 		{"another node is broken", files{"fence-config-host2": configHost2}, "host1",
 			"fence-config-host2 line 2: power_management: method bmc-off: there is no ConfigMap fence-method-bmc-off-host2; create it, or correct the name of the method"},
 		{"a shared device", files{"fence-config-host2": configHost2, "fence-method-bmc-off-host2": methodHost2 + "::ffff:10.0.0.1",

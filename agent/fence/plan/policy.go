@@ -60,6 +60,7 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 		{field{name: "backoff"}, properties.Duration(&t.Backoff.Duration, time.Second, day)},
 		{field{name: "giveup_retries"}, properties.Number(&t.Retries, 0, 100)},
 		{field{name: "history_ttl"}, properties.Duration(ttl, 0, year)},
+		{field{name: "kdump_max_wait"}, properties.Duration(&t.KdumpMaxWait.Duration, 0, time.Hour)},
 		{field{name: "allow_plain_secrets"}, func(value string) (err error) {
 			p.allowPlain, err = properties.ParseSwitch(value)
 			return err
