@@ -261,3 +261,64 @@ func TestStartedAgain(t *testing.T) {
 		t.Errorf("Started = %v; want after the device answered again at 20 min", got)
 	}
 }
+
+// withheld is a gate that a person has closed.
+var withheld = Gate{Reason: "Paused", Message: "fencing of the node is paused", Withheld: true}
+
+// TestWithheldRelease checks that a release which was interrupted begins again only with a new reading: the person who
+// paused it may have switched the machine on.
+func TestWithheldRelease(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(*simulation)
+		want  string
+	}{
+		{"still off", func(*simulation) {}, `
+7s: ReleaseInterrupted! StormHold! out-of-service=false
+1h0m0.2s: Releasing out-of-service=true
+1h0m0.3s: delete=db-0
+`},
+		{"the device does not answer any more", func(s *simulation) {
+			s.script[30*time.Minute] = func(s *simulation) { s.devices["bmc"].silent = s.at }
+		}, `
+7s: ReleaseInterrupted! StormHold! out-of-service=false
+1h1m0s: NotProven!
+`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSimulation(t, powerPlan(level(true, "bmc")))
+			s.load.AttachmentsKnown = false
+			s.script[6850*time.Millisecond] = func(s *simulation) { s.load.PodsKnown = false }
+			gateAt(s, 7*time.Second, withheld)
+			s.script[8*time.Second] = func(s *simulation) { s.load.PodsKnown = true }
+			gateAt(s, time.Hour, Gate{Open: true})
+			s.until = time.Hour + 62*time.Second
+			c.setup(s)
+			got := s.run()
+			i := slices.IndexFunc(got, func(line string) bool { return strings.Contains(line, "Releasing") })
+			if rest := strings.Join(got[i+1:], "\n"); rest != strings.TrimSpace(c.want) {
+				t.Errorf("timeline:\n%s\nwant after Releasing:\n%s", strings.Join(got, "\n"), c.want)
+			}
+		})
+	}
+}
+
+// TestWithheldOn checks that a machine is switched on when the gate is no longer withheld, and that a storm does not
+// hold it back.
+func TestWithheldOn(t *testing.T) {
+	for name, g := range map[string]Gate{"paused": withheld, "storm": storm} {
+		s := newSimulation(t, powerPlan(level(true, "bmc")))
+		s.script[8300*time.Millisecond] = func(s *simulation) { s.gate = g } // released, and not yet switched on
+		gateAt(s, 2*time.Hour, Gate{Open: true})
+		var on time.Duration
+		s.check = func(_ Inputs, o Orders) {
+			if o.Act != nil && o.Act.Action == On && on == 0 {
+				on = s.at
+			}
+		}
+		s.run()
+		if late := on >= 2*time.Hour; late != g.Withheld || s.state.Result != Recovered {
+			t.Errorf("%s: switched on at %v, result %q:\n%s", name, on, s.state.Result, strings.Join(s.log, "\n"))
+		}
+	}
+}

@@ -84,6 +84,14 @@ func (r *run) next(index int, m Method) progress {
 	if against && !r.mayAct() {
 		return waiting
 	}
+	if r.s.Phase == Released && m.Action == On {
+		// It would be refused, and is not repeated without end.
+		if r.withheld() {
+			r.gateOpen() // reports it
+			return waiting
+		}
+		r.endHold()
+	}
 	if m.Action == CleanPods && !r.mayClean() {
 		r.skip(index, m, "the machine is not certainly off; no pod is deleted")
 		return moved
