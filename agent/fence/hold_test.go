@@ -322,3 +322,23 @@ func TestWithheldOn(t *testing.T) {
 		}
 	}
 }
+
+// TestConfirmedInIsolation checks that the level of isolation in use is not taken for one of Power-Management: the machine
+// would not be switched on.
+func TestConfirmedInIsolation(t *testing.T) {
+	p := powerPlan(level(true, "bmc"))
+	p.Isolation = []Level{noIdentity(level(false, "switch")), noIdentity(level(false, "other"))}
+	s := newSimulation(t, p)
+	s.devices["switch"], s.devices["other"] = bmc(), bmc()
+	s.devices["switch"].refuses = true
+	s.script[time.Minute] = func(s *simulation) {
+		if s.state.Step != Isolation || s.state.Level != 1 {
+			t.Errorf("step %s, level %d; want the second level of isolation", s.state.Step, s.state.Level)
+		}
+		s.devices["bmc"].on = false
+		s.node.ConfirmOff = fenceUID
+	}
+	if s.run(); s.state.Result != Recovered {
+		t.Errorf("result = %q; want that the machine is switched on:\n%s", s.state.Result, strings.Join(s.log, "\n"))
+	}
+}
