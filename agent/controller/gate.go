@@ -61,7 +61,9 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 		}
 	}
 	gate := p.storm(ctx, policy)
-	if p.node == nil || !gate.Open && !p.remediators.holds(p.name) {
+	// A gate that a person's word opens is not closed for the Lease either.
+	opens := gate.Open || gate.Overridable && confirms(p.node, state)
+	if p.node == nil || !opens && !p.remediators.holds(p.name) {
 		return gate
 	}
 	err := p.remediators.acquire(ctx, p.node, !state.DryRun && !waitsForPerson(state))
@@ -73,6 +75,12 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 	}
 	return gate
+}
+
+// confirms reports whether a person has confirmed that the machine of a fence is off.
+func confirms(node *corev1.Node, state *fence.State) bool {
+	return node != nil && state.UID != "" && node.Annotations[annotationConfirmOff] == state.UID ||
+		state.Proof != nil && state.Proof.How == fence.Confirmed
 }
 
 // waitsForPerson reports whether a fence acts no more until a person, or the node, changes something. Maintenance may

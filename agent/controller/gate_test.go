@@ -125,6 +125,30 @@ func TestGateOverride(t *testing.T) {
 	}
 }
 
+// A person's confirmation does not override another remediator, which may be switching the machine on.
+func TestConfirmedHonoursLease(t *testing.T) {
+	for name, tt := range map[string]struct {
+		annotation string
+		proof      *fence.Proof
+		want       string
+	}{
+		"confirmed now":    {annotation: fenceUID, want: reasonRemediator},
+		"confirmed before": {proof: &fence.Proof{How: fence.Confirmed}, want: reasonRemediator},
+		"read off":         {proof: &fence.Proof{How: fence.ByReadings}, want: fence.ReasonTooManyUnhealthy},
+	} {
+		node := deadNode()
+		node.Annotations = map[string]string{annotationConfirmOff: tt.annotation}
+		r, _ := testReconciler(t, nil, interceptor.Funcs{}, node, healthyNode("n2"), remediatorLease("nhc", time.Now(), time.Hour))
+		r.config.config.Policy.Percentage = 0
+		config, _ := r.config.current()
+		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
+		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof}})
+		if g.Reason != tt.want || g.Overridable == (tt.want == reasonRemediator) {
+			t.Errorf("%s: gate = %+v; want %s", name, g, tt.want)
+		}
+	}
+}
+
 // heldReason returns the reason of the condition StormHold, empty if it is not true.
 func heldReason(conditions []metav1.Condition) string {
 	if c := meta.FindStatusCondition(conditions, fence.ConditionStormHold); c != nil && c.Status == metav1.ConditionTrue {
