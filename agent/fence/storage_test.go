@@ -623,3 +623,17 @@ func TestCordonIsNotLate(t *testing.T) {
 		t.Errorf("LateUntil = %v; want zero", s.state.LateUntil)
 	}
 }
+
+// TestDeadAfterRecovery checks that a node whose isolation could not be undone is fenced again when it dies again: its fence
+// ends, so that another can begin.
+func TestDeadAfterRecovery(t *testing.T) {
+	s := storageSimulation(t)
+	s.script[2*time.Minute] = func(s *simulation) { s.boot("b2"); s.devices["switch"].refuses = true }
+	s.script[10*time.Minute] = (*simulation).die
+	s.run()
+	// The Lease was renewed for the last time at 10 min.
+	if s.state.FinishedAt.IsZero() || s.at < 11*time.Minute-10*time.Second || s.at > 12*time.Minute {
+		t.Errorf("fence %s %s at %v; want that it ended one grace after the node died:\n%s", s.state.Step, s.state.Status, s.at,
+			strings.Join(s.log, "\n"))
+	}
+}
