@@ -342,3 +342,25 @@ func TestConfirmedInIsolation(t *testing.T) {
 		t.Errorf("result = %q; want that the machine is switched on:\n%s", s.state.Result, strings.Join(s.log, "\n"))
 	}
 }
+
+// TestRunningNodeKeepsNoPlace checks that a fence whose node renews its Lease again, and stays not Ready, does not keep
+// all others from acting for as long as that lasts.
+func TestRunningNodeKeepsNoPlace(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	s.devices["bmc"].ignores = true
+	s.script[3*time.Second] = func(s *simulation) { s.leaseRuns = true }
+	s.script[5*time.Minute] = func(s *simulation) {
+		if !s.state.is(ConditionWaiting) || s.state.Phase != Proving || s.state.Acting() {
+			t.Errorf("phase %s, acting %t, conditions %+v; want a fence that waits and keeps no place", s.state.Phase,
+				s.state.Acting(), s.state.Conditions)
+		}
+		s.die()
+	}
+	s.script[6*time.Minute+30*time.Second] = func(s *simulation) {
+		if !s.state.Acting() || s.state.Storm.Started.Sub(begin) < 6*time.Minute-10*time.Second {
+			t.Errorf("acting %t since %v; want that it goes on, after the others", s.state.Acting(), s.state.Storm.Started)
+		}
+	}
+	s.until = 7 * time.Minute
+	s.run()
+}
