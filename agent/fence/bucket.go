@@ -26,10 +26,16 @@ type StormRecord struct {
 	Reported metav1.MicroTime `json:"reported,omitzero"`
 }
 
-// Inherit takes over what the storm policy must remember of the earlier fence of the node, which is deleted.
+// Inherit takes over what must be remembered of the earlier fence of the node, which is deleted: that of the storm policy;
+// and, if the Node object was deleted before its machine booted again, that pods were released because it was cut off from
+// their storage.
 func (s *State) Inherit(earlier *State) {
 	s.Storm = earlier.Storm
 	s.Storm.Reported = metav1.MicroTime{}
+	was, is := earlier.Target.BootID, s.Target.BootID
+	if booted := was != "" && is != "" && was != is; earlier.Result == NodeGone && earlier.storageReleased() && !booted {
+		s.Storage = &StorageFence{Released: earlier.Storage.Released}
+	}
 }
 
 // NeededUntil returns until when a finished fence must not be deleted, unless another fence inherits its record: the
