@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
 
@@ -77,6 +78,34 @@ func TestRecordIsInherited(t *testing.T) {
 		}
 		if c := meta.FindStatusCondition(nf.State.Conditions, fence.ConditionStormHold); c == nil || c.Reason != fence.ReasonRate {
 			t.Errorf("conditions = %+v; want StormHold because of the rate", nf.State.Conditions)
+		}
+	})
+}
+
+// The record is not lost either if the next fence can't be created at once.
+func TestRecordSurvivesFailedCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full, failures := time.Now().Add(time.Hour), 0
+		earlier := runningFence(func(s *fence.State) {
+			s.Target.UID = "an earlier Node"
+			s.FinishedAt, s.Result = metav1.NowMicro(), fence.Recovered
+			s.Storm.RateFull = metav1.NewMicroTime(full)
+		})
+		r, api := testReconciler(t, nil, interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+				if _, ok := o.(*nodefence.NodeFence); ok && failures < 2 {
+					failures++
+					return unavailable()
+				}
+				return c.Create(ctx, o, options...)
+			},
+		}, deadNode(), healthyNode("n2"), earlier, leaseOf("n1", time.Now().Add(-time.Hour)))
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Second) {
+			_, _ = r.Reconcile(t.Context(), request)
+		}
+		nf := getFence(t, api)
+		if nf == nil || failures != 2 || !nf.State.Storm.RateFull.Time.Equal(full) {
+			t.Fatalf("fence = %+v after %d failures; want the rate of the earlier one, full at %v", nf, failures, full)
 		}
 	})
 }

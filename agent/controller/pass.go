@@ -250,15 +250,19 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 	}
 	if earlier != nil {
 		before := stateOf(earlier)
-		state.Inherit(&before)
 		if err := p.remove(ctx, earlier); err != nil {
 			return err
 		}
+		p.saved.earlier = &before
+	}
+	if p.saved.earlier != nil {
+		state.Inherit(p.saved.earlier)
 	}
 	nf := newNodeFence(state)
 	if err := p.writer.Create(ctx, nf, strict); err != nil {
 		return fmt.Errorf("create NodeFence %s: %w", nf.Name, err)
 	}
+	p.saved.earlier = nil
 	p.report(nf, events)
 	p.wake = time.Now()
 	return nil

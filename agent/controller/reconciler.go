@@ -60,6 +60,8 @@ type reconciler struct {
 type saved struct {
 	sync.Mutex
 	resourceVersion string
+	// earlier is the fence that was deleted for the next one, until that is created.
+	earlier *fence.State
 	// conflicts counts those in a row.
 	conflicts int
 	// pruned says that it is no longer the one of its node.
