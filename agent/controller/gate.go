@@ -61,8 +61,8 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 		}
 	}
 	gate := p.storm(ctx, policy)
-	// A gate that a person's word opens is not closed for the Lease either.
-	opens := gate.Open || gate.Overridable && confirms(p.node, state)
+	// A gate that a person's word opens is not closed for the Lease either, and a release goes on while it is closed.
+	opens := gate.Open || state.Phase == fence.Releasing || gate.Overridable && confirms(p.node, state)
 	if p.node == nil || !opens && !p.remediators.holds(p.name) {
 		return gate
 	}

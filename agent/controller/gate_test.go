@@ -154,13 +154,16 @@ func TestGateOverride(t *testing.T) {
 	}
 }
 
-// A person's confirmation does not override another remediator, which may be switching the machine on.
+// Neither a person's confirmation nor a release that has begun under another leader overrides another remediator, which may
+// be switching the machine on.
 func TestConfirmedHonoursLease(t *testing.T) {
 	for name, tt := range map[string]struct {
 		annotation string
 		proof      *fence.Proof
+		phase      fence.Phase
 		want       string
 	}{
+		"releasing":        {proof: &fence.Proof{How: fence.ByReadings}, phase: fence.Releasing, want: reasonRemediator},
 		"confirmed now":    {annotation: fenceUID, want: reasonRemediator},
 		"confirmed before": {proof: &fence.Proof{How: fence.Confirmed}, want: reasonRemediator},
 		"read off":         {proof: &fence.Proof{How: fence.ByReadings}, want: fence.ReasonTooManyUnhealthy},
@@ -171,7 +174,7 @@ func TestConfirmedHonoursLease(t *testing.T) {
 		r.config.config.Policy.Percentage = 0
 		config, _ := r.config.current()
 		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
-		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof}})
+		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof, Phase: tt.phase}})
 		if g.Reason != tt.want || g.Overridable == (tt.want == reasonRemediator) {
 			t.Errorf("%s: gate = %+v; want %s", name, g, tt.want)
 		}
