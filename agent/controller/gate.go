@@ -45,8 +45,8 @@ func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 	return fence.Gate{Open: true}
 }
 
-// withholding returns a gate that forbids all acts. It also interrupts a release that has begun. Without the storm policy's
-// numbers, or with worse ones, that goes on: the machine is off.
+// withholding returns a gate that forbids all acts. It also interrupts a release that has begun. Without the storm
+// policy's numbers, or with worse ones, that goes on: the machine is off.
 func withholding(reason, message string) fence.Gate {
 	return fence.Gate{Reason: reason, Message: message, Withheld: true}
 }

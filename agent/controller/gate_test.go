@@ -154,8 +154,8 @@ func TestGateOverride(t *testing.T) {
 	}
 }
 
-// Neither a person's confirmation nor a release that has begun under another leader overrides another remediator, which may
-// be switching the machine on.
+// Neither a person's confirmation nor a release that has begun under another leader overrides another remediator, which
+// may be switching the machine on.
 func TestConfirmedHonoursLease(t *testing.T) {
 	for name, tt := range map[string]struct {
 		annotation string

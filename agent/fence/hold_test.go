@@ -135,8 +135,8 @@ func TestReleaseHeld(t *testing.T) {
 	}
 }
 
-// TestReleaseNeedsRecentReading checks that an old reading of the state, as a new controller finds it after an outage, does
-// not confirm a proof.
+// TestReleaseNeedsRecentReading checks that an old reading of the state, as a new controller finds it after an outage,
+// does not confirm a proof.
 func TestReleaseNeedsRecentReading(t *testing.T) {
 	proven := begin.Add(-10 * time.Minute)
 	for _, c := range []struct {
@@ -323,8 +323,8 @@ func TestWithheldOn(t *testing.T) {
 	}
 }
 
-// TestConfirmedInIsolation checks that the level of isolation in use is not taken for one of Power-Management: the machine
-// would not be switched on.
+// TestConfirmedInIsolation checks that the level of isolation in use is not taken for one of Power-Management: the
+// machine would not be switched on.
 func TestConfirmedInIsolation(t *testing.T) {
 	p := powerPlan(level(true, "bmc"))
 	p.Isolation = []Level{noIdentity(level(false, "switch")), noIdentity(level(false, "other"))}

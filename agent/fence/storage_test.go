@@ -624,8 +624,8 @@ func TestCordonIsNotLate(t *testing.T) {
 	}
 }
 
-// TestDeadAfterRecovery checks that a node whose isolation could not be undone is fenced again when it dies again: its fence
-// ends, so that another can begin.
+// TestDeadAfterRecovery checks that a node whose isolation could not be undone is fenced again when it dies again: its
+// fence ends, so that another can begin.
 func TestDeadAfterRecovery(t *testing.T) {
 	s := storageSimulation(t)
 	s.script[2*time.Minute] = func(s *simulation) { s.boot("b2"); s.devices["switch"].refuses = true }
@@ -638,8 +638,8 @@ func TestDeadAfterRecovery(t *testing.T) {
 	}
 }
 
-// TestInheritStorage checks that a Node object which was deleted and registered again does not hide that its machine still
-// has data for storage which others use now.
+// TestInheritStorage checks that a Node object which was deleted and registered again does not hide that its machine
+// still has data for storage which others use now.
 func TestInheritStorage(t *testing.T) {
 	released := StorageFence{Released: micro(begin), Proven: micro(begin)}
 	for _, c := range []struct {

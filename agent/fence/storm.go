@@ -156,8 +156,8 @@ func zoneRate(c *census, _ Policy) (reason, message string) {
 }
 
 // Acting reports whether the fence counts in MaxConcurrent: from its first attempt to the end of the release, unless it
-// gave up, its release is stuck, or it waits for a person to reboot the node, or for a node that runs and is not Ready to
-// be dead again.
+// gave up, its release is stuck, or it waits for a person to reboot the node, or for a node that runs and is not Ready
+// to be dead again.
 func (s *State) Acting() bool {
 	if !s.FinishedAt.IsZero() || s.DryRun || s.Attempt == 0 || s.Step == Recovery || s.Phase == Released {
 		return false
