@@ -33,26 +33,22 @@ func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 	until, _ := pausedUntil(node, time.Now())
 	switch {
 	case node.Name == r.ownNode:
-		return fence.Gate{Reason: reasonOwnNode, Message: "the controller runs on the node itself: move it to another node"}
+		return withholding(reasonOwnNode, "the controller runs on the node itself: move it to another node")
 	case excluded(node):
-		return fence.Gate{Reason: reasonExcluded, Message: "the node has the label " + labelExclude}
+		return withholding(reasonExcluded, "the node has the label "+labelExclude)
 	case !until.IsZero():
-		return fence.Gate{Reason: reasonPaused, Message: fmt.Sprintf(
-			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), annotationPaused)}
+		return withholding(reasonPaused, fmt.Sprintf(
+			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), annotationPaused))
 	case !enforce:
-		return fence.Gate{Reason: reasonDryRun, Message: "dry run was switched on after the fence began"}
+		return withholding(reasonDryRun, "dry run was switched on after the fence began")
 	}
 	return fence.Gate{Open: true}
 }
 
-// withdrawn reports whether a gate that was closed for a reason also ends a release that has begun. Without the storm
-// policy's numbers, or with worse ones, it goes on: the machine is off.
-func withdrawn(reason string) bool {
-	switch reason {
-	case reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator:
-		return true
-	}
-	return false
+// withholding returns a gate that forbids all acts. It also interrupts a release that has begun. Without the storm
+// policy's numbers, or with worse ones, that goes on: the machine is off.
+func withholding(reason, message string) fence.Gate {
+	return fence.Gate{Reason: reason, Message: message, Withheld: true}
 }
 
 // gate returns the verdict on new acts of a fence, and on the release. The nodes are those of the cache; the fences are
@@ -65,18 +61,26 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 		}
 	}
 	gate := p.storm(ctx, policy)
-	if p.node == nil || !gate.Open && !p.remediators.holds(p.name) {
+	// A gate that a person's word opens is not closed for the Lease either, and a release goes on while it is closed.
+	opens := gate.Open || state.Phase == fence.Releasing || gate.Overridable && confirms(p.node, state)
+	if p.node == nil || !opens && !p.remediators.holds(p.name) {
 		return gate
 	}
 	err := p.remediators.acquire(ctx, p.node, !state.DryRun && !waitsForPerson(state))
 	var held *heldError
 	switch {
 	case errors.As(err, &held):
-		return fence.Gate{Reason: reasonRemediator, Message: err.Error()}
+		return withholding(reasonRemediator, err.Error())
 	case err != nil:
 		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 	}
 	return gate
+}
+
+// confirms reports whether a person has confirmed that the machine of a fence is off.
+func confirms(node *corev1.Node, state *fence.State) bool {
+	return node != nil && state.UID != "" && node.Annotations[annotationConfirmOff] == state.UID ||
+		state.Proof != nil && state.Proof.How == fence.Confirmed
 }
 
 // waitsForPerson reports whether a fence acts no more until a person, or the node, changes something. Maintenance may

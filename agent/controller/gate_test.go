@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
 
@@ -81,6 +82,34 @@ func TestRecordIsInherited(t *testing.T) {
 	})
 }
 
+// The record is not lost either if the next fence can't be created at once.
+func TestRecordSurvivesFailedCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full, failures := time.Now().Add(time.Hour), 0
+		earlier := runningFence(func(s *fence.State) {
+			s.Target.UID = "an earlier Node"
+			s.FinishedAt, s.Result = metav1.NowMicro(), fence.Recovered
+			s.Storm.RateFull = metav1.NewMicroTime(full)
+		})
+		r, api := testReconciler(t, nil, interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+				if _, ok := o.(*nodefence.NodeFence); ok && failures < 2 {
+					failures++
+					return unavailable()
+				}
+				return c.Create(ctx, o, options...)
+			},
+		}, deadNode(), healthyNode("n2"), earlier, leaseOf("n1", time.Now().Add(-time.Hour)))
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Second) {
+			_, _ = r.Reconcile(t.Context(), request)
+		}
+		nf := getFence(t, api)
+		if nf == nil || failures != 2 || !nf.State.Storm.RateFull.Time.Equal(full) {
+			t.Fatalf("fence = %+v after %d failures; want the rate of the earlier one, full at %v", nf, failures, full)
+		}
+	})
+}
+
 // A finished NodeFence is deleted after history_ttl, but not while the storm policy needs it.
 func TestExpiry(t *testing.T) {
 	finished := time.Now().Truncate(time.Microsecond)
@@ -121,6 +150,33 @@ func TestGateOverride(t *testing.T) {
 		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
 		if g := p.gate(t.Context(), &fence.State{Node: "n1"}); g.Open || g.Reason != reason || g.Overridable != want {
 			t.Errorf("gate = %+v; want %s, overridable: %t", g, reason, want)
+		}
+	}
+}
+
+// Neither a person's confirmation nor a release that has begun under another leader overrides another remediator, which
+// may be switching the machine on.
+func TestConfirmedHonoursLease(t *testing.T) {
+	for name, tt := range map[string]struct {
+		annotation string
+		proof      *fence.Proof
+		phase      fence.Phase
+		want       string
+	}{
+		"releasing":        {proof: &fence.Proof{How: fence.ByReadings}, phase: fence.Releasing, want: reasonRemediator},
+		"confirmed now":    {annotation: fenceUID, want: reasonRemediator},
+		"confirmed before": {proof: &fence.Proof{How: fence.Confirmed}, want: reasonRemediator},
+		"read off":         {proof: &fence.Proof{How: fence.ByReadings}, want: fence.ReasonTooManyUnhealthy},
+	} {
+		node := deadNode()
+		node.Annotations = map[string]string{annotationConfirmOff: tt.annotation}
+		r, _ := testReconciler(t, nil, interceptor.Funcs{}, node, healthyNode("n2"), remediatorLease("nhc", time.Now(), time.Hour))
+		r.config.config.Policy.Percentage = 0
+		config, _ := r.config.current()
+		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
+		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof, Phase: tt.phase}})
+		if g.Reason != tt.want || g.Overridable == (tt.want == reasonRemediator) {
+			t.Errorf("%s: gate = %+v; want %s", name, g, tt.want)
 		}
 	}
 }

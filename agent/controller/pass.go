@@ -30,8 +30,8 @@ type pass struct {
 	config *plan.Config
 	saved  *saved
 	node   *corev1.Node // nil if there is none
-	// closed is the reason for a closed gate, empty if it is open.
-	closed string
+	// forbidden says that the gate withholds all acts, also a release that has begun.
+	forbidden bool
 	// wake is when the node must be looked at again.
 	wake time.Time
 }
@@ -114,7 +114,7 @@ func (p *pass) decide(
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
 	in.Gate = p.gate(ctx, state)
-	p.closed = in.Gate.Reason
+	p.forbidden = in.Gate.Withheld
 	next, orders := fence.Step(*state, *in, time.Now())
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
@@ -165,10 +165,9 @@ func (p *pass) carryOut(
 	if want.OutOfService && !release {
 		p.log.Error("out-of-service taint ordered without a proof; it is not set", "node", p.name, "fence", state.UID)
 	}
-	if release && withdrawn(p.closed) {
+	if release && p.forbidden {
 		release = false
-		p.log.Info("release interrupted: the out-of-service taint is removed, and no pod is deleted", "node", p.name,
-			"fence", state.UID, "reason", p.closed)
+		p.log.Error("release ordered although it is withheld; the out-of-service taint is removed", "node", p.name, "fence", state.UID)
 	}
 	want.OutOfService = release
 	if err := p.setTaints(ctx, want, state.UID); err != nil {
@@ -252,15 +251,19 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 	}
 	if earlier != nil {
 		before := stateOf(earlier)
-		state.Inherit(&before)
 		if err := p.remove(ctx, earlier); err != nil {
 			return err
 		}
+		p.saved.earlier = &before
+	}
+	if p.saved.earlier != nil {
+		state.Inherit(p.saved.earlier)
 	}
 	nf := newNodeFence(state)
 	if err := p.writer.Create(ctx, nf, strict); err != nil {
 		return fmt.Errorf("create NodeFence %s: %w", nf.Name, err)
 	}
+	p.saved.earlier = nil
 	p.report(nf, events)
 	p.wake = time.Now()
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +63,8 @@ type reconciler struct {
 type saved struct {
 	sync.Mutex
 	resourceVersion string
+	// earlier is the fence that was deleted for the next one, until that is created.
+	earlier *fence.State
 	// conflicts counts those in a row.
 	conflicts int
 	// pruned says that it is no longer the one of its node.
@@ -253,8 +256,13 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 			return err
 		}
 	}
-	// It is taken last, so that an act that is refused leaves no Lease behind.
-	return r.remediators.acquire(ctx, node, true)
+	// It is taken last, so that an act that is refused leaves no Lease behind. Recovery goes on without it, too: after its
+	// attempts the node would stay isolated when the other remediator, which repaired it, has long ended.
+	err = r.remediators.acquire(ctx, node, true)
+	if held := (*heldError)(nil); o.intent.Step == fence.Recovery && errors.As(err, &held) {
+		return nil
+	}
+	return err
 }
 
 // checkDead returns why a node must not be acted against.
@@ -291,7 +299,8 @@ func checkAction(o *order, nf *nodefence.NodeFence, node *corev1.Node) error {
 			return fmt.Errorf("the NodeFence %s has no proof that the machine is off, or something was switched on since", nf.Name)
 		}
 	case fence.On, fence.Uncordon:
-		if taintIndex(node, &outOfService) >= 0 {
+		// With any effect: volumes are detached because of its key.
+		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == outOfService.Key }) {
 			return fmt.Errorf("the Node %s has the out-of-service taint, with which volumes are detached from a running node: remove it", o.node)
 		}
 	}

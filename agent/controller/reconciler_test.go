@@ -280,6 +280,12 @@ func TestCheckAct(t *testing.T) {
 			node:  func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} },
 			order: func(o *order) { o.intent.Action = fence.On }, reason: "out-of-service taint",
 		},
+		"on with a taint of another effect": {
+			node: func(n *corev1.Node) {
+				n.Spec.Taints = []corev1.Taint{{Key: outOfService.Key, Effect: corev1.TaintEffectNoSchedule}}
+			},
+			order: func(o *order) { o.intent.Action = fence.On }, reason: "out-of-service taint",
+		},
 		"uncordon with taint": {
 			node:  func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} },
 			order: func(o *order) { o.intent.Action = fence.Uncordon }, reason: "out-of-service taint",
@@ -309,7 +315,8 @@ func TestCheckAct(t *testing.T) {
 			clean(o)
 			o.lease = renewed.Add(-time.Second)
 		}, reason: "Lease of Node n1 was renewed"},
-		"unfence": {order: unfence},
+		"unfence":              {order: unfence},
+		"unfence, maintenance": {order: unfence, holder: "node-maintenance"},
 		"unfence, nothing released": {order: unfence, fence: func(s *fence.State) {
 			s.Storage = &fence.StorageFence{Proven: metav1.NowMicro()}
 		}},

@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// stormSlack is how much longer than Cooldown the record of a storm lasts. Of all fences that wait, one saves the record
-// again, and not before the slack is over: one write a minute in the whole cluster.
+// stormSlack is how much longer than Cooldown the record of a storm lasts. Of all fences that wait, one saves the
+// record again, and not before the slack is over: one write a minute in the whole cluster.
 const stormSlack = time.Minute
 
-// StormRecord is what the storm policy must remember of a fence, so that neither a new controller nor the deletion of an
-// earlier fence begins with a full rate or without a cooldown.
+// StormRecord is what the storm policy must remember of a fence, so that neither a new controller nor the deletion of
+// an earlier fence begins with a full rate or without a cooldown.
 //
 // +kubebuilder:object:generate=true
 type StormRecord struct {
@@ -26,10 +26,16 @@ type StormRecord struct {
 	Reported metav1.MicroTime `json:"reported,omitzero"`
 }
 
-// Inherit takes over what the storm policy must remember of the earlier fence of the node, which is deleted.
+// Inherit takes over what must be remembered of the earlier fence of the node, which is deleted: that of the storm
+// policy; and, if the Node object was deleted before its machine booted again, that pods were released because it was
+// cut off from their storage.
 func (s *State) Inherit(earlier *State) {
 	s.Storm = earlier.Storm
 	s.Storm.Reported = metav1.MicroTime{}
+	was, is := earlier.Target.BootID, s.Target.BootID
+	if booted := was != "" && is != "" && was != is; earlier.Result == NodeGone && earlier.storageReleased() && !booted {
+		s.Storage = &StorageFence{Released: earlier.Storage.Released}
+	}
 }
 
 // NeededUntil returns until when a finished fence must not be deleted, unless another fence inherits its record: the
@@ -77,8 +83,8 @@ func cooldown(c *census, p Policy) (reason, message string) {
 		p.Cooldown, c.until.UTC().Format(time.RFC3339))
 }
 
-// stormUntil returns the end of the cooldown after a storm that is seen now, zero if a fence has recorded one that is late
-// enough.
+// stormUntil returns the end of the cooldown after a storm that is seen now, zero if a fence has recorded one that is
+// late enough.
 func (c *census) stormUntil(p Policy) time.Time {
 	if p.Cooldown <= 0 || !c.until.Before(c.now.Add(p.Cooldown)) {
 		return time.Time{}

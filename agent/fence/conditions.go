@@ -52,6 +52,7 @@ const (
 	ReasonConfirmOffIgnored  = "ConfirmOffIgnored"
 	ReasonProofVoid          = "ProofVoid"
 	ReasonReleasing          = "Releasing"
+	ReasonReleaseInterrupted = "ReleaseInterrupted"
 	ReasonReleased           = "Released"
 	ReasonWouldRelease       = "WouldRelease"
 	ReasonFenced             = "Fenced"

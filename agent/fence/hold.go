@@ -45,6 +45,9 @@ func (r *run) gateOpen() bool {
 	return false
 }
 
+// withheld reports whether a person, another remediator or the place of the controller forbids all acts now.
+func (r *run) withheld() bool { return r.in.Gate.Withheld && !r.in.Gate.Open }
+
 // endHold ends a condition with which the fence waited before it acts. That time does not count in the time for all
 // attempts.
 func (r *run) endHold(condition string) {

@@ -135,8 +135,8 @@ func TestReleaseHeld(t *testing.T) {
 	}
 }
 
-// TestReleaseNeedsRecentReading checks that an old reading of the state, as a new controller finds it after an outage, does
-// not confirm a proof.
+// TestReleaseNeedsRecentReading checks that an old reading of the state, as a new controller finds it after an outage,
+// does not confirm a proof.
 func TestReleaseNeedsRecentReading(t *testing.T) {
 	proven := begin.Add(-10 * time.Minute)
 	for _, c := range []struct {
@@ -260,4 +260,107 @@ func TestStartedAgain(t *testing.T) {
 	if got := s.state.Storm.Started.Sub(begin); got < 20*time.Minute {
 		t.Errorf("Started = %v; want after the device answered again at 20 min", got)
 	}
+}
+
+// withheld is a gate that a person has closed.
+var withheld = Gate{Reason: "Paused", Message: "fencing of the node is paused", Withheld: true}
+
+// TestWithheldRelease checks that a release which was interrupted begins again only with a new reading: the person who
+// paused it may have switched the machine on.
+func TestWithheldRelease(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(*simulation)
+		want  string
+	}{
+		{"still off", func(*simulation) {}, `
+7s: ReleaseInterrupted! StormHold! out-of-service=false
+1h0m0.2s: Releasing out-of-service=true
+1h0m0.3s: delete=db-0
+`},
+		{"the device does not answer any more", func(s *simulation) {
+			s.script[30*time.Minute] = func(s *simulation) { s.devices["bmc"].silent = s.at }
+		}, `
+7s: ReleaseInterrupted! StormHold! out-of-service=false
+1h1m0s: NotProven!
+`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSimulation(t, powerPlan(level(true, "bmc")))
+			s.load.AttachmentsKnown = false
+			s.script[6850*time.Millisecond] = func(s *simulation) { s.load.PodsKnown = false }
+			gateAt(s, 7*time.Second, withheld)
+			s.script[8*time.Second] = func(s *simulation) { s.load.PodsKnown = true }
+			gateAt(s, time.Hour, Gate{Open: true})
+			s.until = time.Hour + 62*time.Second
+			c.setup(s)
+			got := s.run()
+			i := slices.IndexFunc(got, func(line string) bool { return strings.Contains(line, "Releasing") })
+			if rest := strings.Join(got[i+1:], "\n"); rest != strings.TrimSpace(c.want) {
+				t.Errorf("timeline:\n%s\nwant after Releasing:\n%s", strings.Join(got, "\n"), c.want)
+			}
+		})
+	}
+}
+
+// TestWithheldOn checks that a machine is switched on when the gate is no longer withheld, and that a storm does not
+// hold it back.
+func TestWithheldOn(t *testing.T) {
+	for name, g := range map[string]Gate{"paused": withheld, "storm": storm} {
+		s := newSimulation(t, powerPlan(level(true, "bmc")))
+		s.script[8300*time.Millisecond] = func(s *simulation) { s.gate = g } // released, and not yet switched on
+		gateAt(s, 2*time.Hour, Gate{Open: true})
+		var on time.Duration
+		s.check = func(_ Inputs, o Orders) {
+			if o.Act != nil && o.Act.Action == On && on == 0 {
+				on = s.at
+			}
+		}
+		s.run()
+		if late := on >= 2*time.Hour; late != g.Withheld || s.state.Result != Recovered {
+			t.Errorf("%s: switched on at %v, result %q:\n%s", name, on, s.state.Result, strings.Join(s.log, "\n"))
+		}
+	}
+}
+
+// TestConfirmedInIsolation checks that the level of isolation in use is not taken for one of Power-Management: the
+// machine would not be switched on.
+func TestConfirmedInIsolation(t *testing.T) {
+	p := powerPlan(level(true, "bmc"))
+	p.Isolation = []Level{noIdentity(level(false, "switch")), noIdentity(level(false, "other"))}
+	s := newSimulation(t, p)
+	s.devices["switch"], s.devices["other"] = bmc(), bmc()
+	s.devices["switch"].refuses = true
+	s.script[time.Minute] = func(s *simulation) {
+		if s.state.Step != Isolation || s.state.Level != 1 {
+			t.Errorf("step %s, level %d; want the second level of isolation", s.state.Step, s.state.Level)
+		}
+		s.devices["bmc"].on = false
+		s.node.ConfirmOff = fenceUID
+	}
+	if s.run(); s.state.Result != Recovered {
+		t.Errorf("result = %q; want that the machine is switched on:\n%s", s.state.Result, strings.Join(s.log, "\n"))
+	}
+}
+
+// TestRunningNodeKeepsNoPlace checks that a fence whose node renews its Lease again, and stays not Ready, does not keep
+// all others from acting for as long as that lasts.
+func TestRunningNodeKeepsNoPlace(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	s.devices["bmc"].ignores = true
+	s.script[3*time.Second] = func(s *simulation) { s.leaseRuns = true }
+	s.script[5*time.Minute] = func(s *simulation) {
+		if !s.state.is(ConditionWaiting) || s.state.Phase != Proving || s.state.Acting() {
+			t.Errorf("phase %s, acting %t, conditions %+v; want a fence that waits and keeps no place", s.state.Phase,
+				s.state.Acting(), s.state.Conditions)
+		}
+		s.die()
+	}
+	s.script[6*time.Minute+30*time.Second] = func(s *simulation) {
+		if !s.state.Acting() || s.state.Storm.Started.Sub(begin) < 6*time.Minute-10*time.Second {
+			t.Errorf("acting %t since %v; want that it goes on, after the others", s.state.Acting(), s.state.Storm.Started)
+		}
+	}
+	s.until = 7 * time.Minute
+	s.run()
 }

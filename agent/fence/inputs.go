@@ -112,6 +112,9 @@ type Gate struct {
 	Reason, Message string
 	// Storm says that the gate is closed because too many nodes are unhealthy.
 	Storm bool
+	// Withheld says that the gate is closed for any act, also one that switches on: by a person, by another remediator, or
+	// because of the place of the controller. A release that has begun is interrupted, and begins again with a reading.
+	Withheld bool
 	// Overridable says that a person who confirms that the machine is off opens the gate for the release.
 	Overridable bool
 	// StormUntil and RateFull are what Step records: the end of the cooldown after this storm, and when the rate is full

@@ -84,6 +84,14 @@ func (r *run) next(index int, m Method) progress {
 	if against && (!r.mayAct() || m.Action == Off && r.kdumps()) {
 		return waiting
 	}
+	if r.s.Phase == Released && m.Action == On {
+		// It would be refused, and is not repeated without end.
+		if r.withheld() {
+			r.gateOpen() // reports it
+			return waiting
+		}
+		r.endHold(ConditionStormHold)
+	}
 	if m.Action == CleanPods && !r.mayClean() {
 		r.skip(index, m, "the machine is not certainly off; no pod is deleted")
 		return moved

@@ -268,6 +268,9 @@ func (r *run) confirmed() bool {
 		s.Proof.LeaseRenewed = microTime(r.in.Lease.Renewed)
 	}
 	s.NextAttempt = metav1.MicroTime{}
+	if s.Step == Isolation {
+		s.Retries, s.Level, s.Deadline = 0, 0, metav1.MicroTime{} // those of another list
+	}
 	r.clear(ConditionGaveUp, ConditionProofLost, ConditionVerificationFailed, ConditionStormHold, ConditionWaiting,
 		ConditionKdumpWait)
 	r.to(PowerManagement, Running, OffProven, warning(ReasonConfirmedOff, "a person confirmed that the machine is off"))

@@ -37,6 +37,12 @@ func (l Load) detached() []Attachment {
 // release deletes pods until those that the taint evicts, and their volumes, are gone. The devices are read on.
 func (r *run) release() bool {
 	s, t, l := r.s, r.timings(), r.in.Load
+	if r.withheld() {
+		r.clear(ConditionReleaseStuck)
+		r.to(PowerManagement, Running, OffProven, warning(ReasonReleaseInterrupted,
+			"the out-of-service taint is removed, and no pod is deleted: "+r.in.Gate.Message))
+		return true
+	}
 	pods, attachments := l.Evicted(), l.detached()
 	tainted := r.in.Node.OutOfService
 	if tainted && l.PodsKnown && l.AttachmentsKnown && len(pods) == 0 && len(attachments) == 0 {

@@ -129,6 +129,11 @@ func (r *run) recover() bool {
 		}
 		return false
 	case Error:
+		if s.is(ConditionGaveUp) && Suspect(r.in.Node, r.in.Lease, r.timings(), r.now) {
+			// Nothing else would end this fence, and the next could not begin.
+			r.recovered(Recovery, "the node died again before its isolation was undone")
+			return false
+		}
 		return r.afterError()
 	}
 	return false

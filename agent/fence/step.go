@@ -11,6 +11,9 @@ import (
 // maxChanges bounds the changes of one step. A change that is left follows in the next step.
 const maxChanges = 8
 
+// reasonLeaseRenewed is the reason of [ConditionWaiting] of a node that runs and is not Ready, which may last.
+const reasonLeaseRenewed = "LeaseRenewed"
+
 // minWake is the least time to the next step.
 const minWake = time.Millisecond
 
@@ -151,9 +154,11 @@ func (r *run) dead() bool {
 		r.set(ConditionWaiting, "LeaseUnknown", "the node's Lease could not be read")
 	case !l.Found:
 		r.set(ConditionWaiting, "NoLease", "the node has no Lease; confirm that it is off with the annotation evictd.io/confirm-off")
+	case microTime(l.Renewed).Time.Equal(r.s.Target.LeaseRenewed.Time):
+		r.set(ConditionWaiting, "LeaseNotWatched", "the node's Lease is not yet watched for "+r.timings().Grace.Duration.String())
+		r.wake(staleAt(l, r.timings()))
 	default:
-		r.set(ConditionWaiting, "LeaseRenewed", "the node's Lease was renewed, or not yet watched for "+
-			r.timings().Grace.Duration.String())
+		r.set(ConditionWaiting, reasonLeaseRenewed, "the node's Lease was renewed, although it is not Ready: it runs")
 		r.wake(staleAt(l, r.timings()))
 	}
 	return false

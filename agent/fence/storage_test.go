@@ -623,3 +623,54 @@ func TestCordonIsNotLate(t *testing.T) {
 		t.Errorf("LateUntil = %v; want zero", s.state.LateUntil)
 	}
 }
+
+// TestDeadAfterRecovery checks that a node whose isolation could not be undone is fenced again when it dies again: its
+// fence ends, so that another can begin.
+func TestDeadAfterRecovery(t *testing.T) {
+	s := storageSimulation(t)
+	s.script[2*time.Minute] = func(s *simulation) { s.boot("b2"); s.devices["switch"].refuses = true }
+	s.script[10*time.Minute] = (*simulation).die
+	s.run()
+	// The Lease was renewed for the last time at 10 min.
+	if s.state.FinishedAt.IsZero() || s.at < 11*time.Minute-10*time.Second || s.at > 12*time.Minute {
+		t.Errorf("fence %s %s at %v; want that it ended one grace after the node died:\n%s", s.state.Step, s.state.Status, s.at,
+			strings.Join(s.log, "\n"))
+	}
+}
+
+// TestInheritStorage checks that a Node object which was deleted and registered again does not hide that its machine
+// still has data for storage which others use now.
+func TestInheritStorage(t *testing.T) {
+	released := StorageFence{Released: micro(begin), Proven: micro(begin)}
+	for _, c := range []struct {
+		name    string
+		earlier State
+		boot    string
+		want    bool
+	}{
+		{"same boot", State{Detail: Detail{Result: NodeGone, Storage: &released, Target: Target{BootID: "b1"}}}, "b1", true},
+		{"boot unknown", State{Detail: Detail{Result: NodeGone, Storage: &released}}, "b1", true},
+		{"booted again", State{Detail: Detail{Result: NodeGone, Storage: &released, Target: Target{BootID: "b0"}}}, "b1", false},
+		{"recovered", State{Detail: Detail{Result: Recovered, Storage: &released, Target: Target{BootID: "b1"}}}, "b1", false},
+		{"nothing released", State{Detail: Detail{Result: NodeGone, Storage: &StorageFence{}}}, "b1", false},
+	} {
+		s := storageSimulation(t)
+		next, _ := Open(s.node, s.lease, s.plan, false, s.now())
+		next.Inherit(&c.earlier)
+		if next.storageReleased() != c.want || next.Storage != nil && !next.Storage.Proven.IsZero() {
+			t.Errorf("%s: storage = %+v; want that pods were released: %t", c.name, next.Storage, c.want)
+		}
+	}
+	// The node is back before anything is switched off: it stays cut off.
+	s := storageSimulation(t)
+	s.script[0] = func(s *simulation) { s.state.Storage = &StorageFence{Released: micro(begin.Add(-time.Hour))} }
+	s.script[30*time.Second] = func(s *simulation) { s.boot("b1") }
+	s.check = func(_ Inputs, o Orders) {
+		if o.Act != nil && o.Act.Action == On {
+			t.Errorf("at %v: %s was ordered without a new boot", s.at, o.Act.ID)
+		}
+	}
+	if s.run(); !s.state.FinishedAt.IsZero() {
+		t.Errorf("the fence ended:\n%s", strings.Join(s.log, "\n"))
+	}
+}

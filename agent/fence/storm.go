@@ -3,6 +3,9 @@ package fence
 import (
 	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The reasons for a gate that is closed by [Storm].
@@ -153,10 +156,17 @@ func zoneRate(c *census, _ Policy) (reason, message string) {
 }
 
 // Acting reports whether the fence counts in MaxConcurrent: from its first attempt to the end of the release, unless it
-// gave up, its release is stuck, or it waits for a person to reboot the node.
+// gave up, its release is stuck, or it waits for a person to reboot the node, or for a node that runs and is not Ready
+// to be dead again.
 func (s *State) Acting() bool {
 	if !s.FinishedAt.IsZero() || s.DryRun || s.Attempt == 0 || s.Step == Recovery || s.Phase == Released {
 		return false
+	}
+	if s.Phase == "" || s.Phase == Proving {
+		c := meta.FindStatusCondition(s.Conditions, ConditionWaiting)
+		if c != nil && c.Status == metav1.ConditionTrue && c.Reason == reasonLeaseRenewed {
+			return false
+		}
 	}
 	return !s.is(ConditionGaveUp) && !s.is(ConditionReleaseStuck) && !s.is(ConditionVerificationFailed) && !s.awaitsReboot()
 }

@@ -2,6 +2,7 @@ package clusterlabs
 
 import (
 	"bytes"
+	"html"
 	"net/url"
 	"slices"
 	"strconv"
@@ -83,13 +84,15 @@ func (t *tail) redact(secrets []string) string {
 }
 
 // forms returns the secrets as programs write them, the longest first: as they are, escaped as in a string of a
-// program, and escaped as in a URL.
+// program, of a shell and of XML, and escaped as in a URL.
 func forms(secrets []string) []string {
 	var all []string
 	for _, s := range secrets {
-		quoted := strconv.Quote(s)
+		quoted, ascii := strconv.Quote(s), strconv.QuoteToASCII(s)
 		single := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)
-		all = append(all, s, quoted[1:len(quoted)-1], single, url.QueryEscape(s), url.PathEscape(s))
+		shell := strings.ReplaceAll(s, "'", `'"'"'`) // as Python's shlex.quote does
+		all = append(all, s, quoted[1:len(quoted)-1], ascii[1:len(ascii)-1], single, shell, html.EscapeString(s),
+			url.QueryEscape(s), url.PathEscape(s))
 	}
 	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })

@@ -2,6 +2,7 @@ package clusterlabs
 
 import (
 	"fmt"
+	"html"
 	"net/url"
 	"strings"
 	"testing"
@@ -21,7 +22,9 @@ func TestRedaction(t *testing.T) {
 	}
 	for _, text := range []string{
 		secret, url.QueryEscape(secret), url.PathEscape(secret), fmt.Sprintf("%q", secret),
-		`'hunter2 "it\'s" \\50%&ü'`, strings.Repeat(secret, 1000), strings.Repeat("x", 5000) + secret,
+		`'hunter2 "it\'s" \\50%&ü'`, strings.Repeat(secret, 1000),
+		`Unable to run /usr/bin/ipmitool -P 'hunter2 "it'"'"'s" \50%&ü'`, fmt.Sprintf("%+q", secret), html.EscapeString(secret),
+		strings.Repeat("x", 5000) + secret,
 	} {
 		o := &tail{limit: maxOutput + len(forms([]string{secret})[0])}
 		fmt.Fprint(o, text)
