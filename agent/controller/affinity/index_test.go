@@ -61,7 +61,7 @@ func TestIndex(t *testing.T) {
 		if got := names(x); got != want {
 			t.Errorf("%s: violating %q; want %q", step, got, want)
 		}
-		if got := x.readyOf([]types.UID{"uid-web"}); got != ready {
+		if got := x.readyOf("default", []types.UID{"uid-web"}); got != ready {
 			t.Errorf("%s: %d pods ready; want %d", step, got, ready)
 		}
 	}
