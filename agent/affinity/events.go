@@ -160,10 +160,10 @@ func reasons(p *Pod) string {
 	var list []string
 	size := 0
 	for _, reason := range p.Verdict.Reasons {
-		if size += len(reason.Message); size > maxEventMessage {
+		if size += len(reason.Message()); size > maxEventMessage {
 			break
 		}
-		list = append(list, reason.Message)
+		list = append(list, reason.Message())
 	}
 	if len(list) == 0 {
 		return "the node does not match"

@@ -179,7 +179,7 @@ func largeIndex(tb testing.TB) *index {
 	}
 	list := make([]any, 0, benchPods)
 	for i := range benchPods {
-		set := i % 500
+		set := (i + i/benchNodes) % 500 // each node has ten of them
 		p := testPod(fmt.Sprint("pod-", i), fmt.Sprint("node-", i%benchNodes), fmt.Sprint("set-", set), valid)
 		p.Spec.NodeSelector = map[string]string{"set": fmt.Sprint(set)}
 		stripped, err := x.stripped(p)

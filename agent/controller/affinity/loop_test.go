@@ -141,6 +141,15 @@ func TestLoop(t *testing.T) {
 			c.node("a", "expired")
 			time.Sleep(28 * time.Second)
 		}, ""},
+		// An update of the pod, such as of its status, does not begin the debounce again.
+		"pod updated": {Enforce, func(c *cluster) {
+			time.Sleep(29500 * time.Millisecond)
+			p := testPod("p", "a", "", valid)
+			p.OwnerReferences, p.Status.Conditions = nil, nil
+			if err := c.loop.index.Add(p); err != nil {
+				c.t.Error(err)
+			}
+		}, evictionOfP},
 		"observed from then on": {Enforce, func(c *cluster) {
 			time.Sleep(20 * time.Second)
 			c.loop.setConfig(affinity.DefaultConfig())
