@@ -102,7 +102,7 @@ func (r *run) reportStorm(c *candidate) {
 			r.allowedNodes(), len(r.nodes), r.in.Config.StormPercentage)
 	}
 	r.repeat(c, &s.Reported, EventStorm, "not evicted: "+cause+
-		"; evictions go on when that ends, or when stormConfirmed in the controller's configuration is "+s.ID)
+		"; evictions go on when that ends, or when storm_confirmed in ConfigMap cluster-affinity-config is "+s.ID)
 	r.s.Storms[c.stormKey] = s
 }
 

@@ -150,7 +150,7 @@ func (e *evictor) checkNode(ctx context.Context, o *order, pod *corev1.Pod) (str
 	if err != nil {
 		return "", err
 	}
-	if !e.leases.fresh(node.Name, renewed, time.Now()) {
+	if !e.leases.fresh(node.Name, renewed, time.Now(), e.config().Debounce) {
 		return fmt.Sprintf("the Lease of Node %s was renewed at %s: its labels may be out of date", node.Name, renewed.UTC().Format(time.RFC3339)), nil
 	}
 	return "", nil

@@ -121,11 +121,19 @@ func TestLeases(t *testing.T) {
 		renewed time.Time
 		want    bool
 	}{{now.Add(-leaseDuration), true}, {old, false}, {old, false}, {old.Add(10 * time.Second), true}, {old.Add(10 * time.Second), false}} {
-		if got := l.fresh("a", tt.renewed, now); got != tt.want {
+		if got := l.fresh("a", tt.renewed, now, 0); got != tt.want {
 			t.Errorf("%d: fresh(%s) = %t; want %t", i, now.Sub(tt.renewed), got, tt.want)
 		}
 	}
-	if l.fresh("b", old, now) {
+	if l.fresh("b", old, now, 0) {
 		t.Error("the Lease of another node counts")
+	}
+	// A renewal long after the doubt may itself be long ago.
+	later := now.Add(time.Hour)
+	if l.fresh("b", now.Add(10*time.Second), later, 30*time.Second) {
+		t.Error("a renewal within the last hour counts as one of now")
+	}
+	if !l.fresh("b", now.Add(20*time.Second), later.Add(30*time.Second), 30*time.Second) || len(l.doubts) > 0 {
+		t.Errorf("a renewal after the doubt does not count, or %d doubts are left", len(l.doubts))
 	}
 }
