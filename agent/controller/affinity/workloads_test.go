@@ -231,14 +231,14 @@ func TestShapesOfNamespace(t *testing.T) {
 	if n := 200 - len(invalid); n < 50 || n > maxNamespaceText/affinity.MaxAnnotation {
 		t.Errorf("%d requirements of 16 KiB are kept of a namespace; want at most %d", n, maxNamespaceText/affinity.MaxAnnotation)
 	}
-	other := testPod("other", "a", "set", valid)
+	other := testPod("other", "a", "set", valid+"#"+strings.Repeat("y", affinity.MaxAnnotation-len(valid)-10))
 	other.Namespace = "other"
 	if s := newPod(other, &x.shapes).shape; s.err != nil {
 		t.Errorf("a pod of another namespace: %v", s.err)
 	}
-	small := testPod("big", "a", "set", valid)
-	small.Labels = map[string]string{"x": strings.Repeat("x", maxLabels)}
-	if p := newPod(small, &shapes{}); len(p.labels) > 0 {
+	labelled := testPod("big", "a", "set", valid)
+	labelled.Labels = map[string]string{"x": strings.Repeat("x", maxLabels)}
+	if p := newPod(labelled, &shapes{}); len(p.labels) > 0 {
 		t.Errorf("%d labels are kept; want none", len(p.labels))
 	}
 }
