@@ -102,7 +102,7 @@ func (r *run) reportStorm(c *candidate) {
 			r.allowedNodes(), len(r.nodes), r.in.Config.StormPercentage)
 	}
 	r.repeat(c, &s.Reported, EventStorm, "not evicted: "+cause+
-		"; evictions go on when that ends, or when stormConfirmed in the controller's configuration is "+s.ID)
+		"; evictions go on when that ends, or when storm_confirmed in ConfigMap cluster-affinity-config is "+s.ID)
 	r.s.Storms[c.stormKey] = s
 }
 
@@ -160,10 +160,10 @@ func reasons(p *Pod) string {
 	var list []string
 	size := 0
 	for _, reason := range p.Verdict.Reasons {
-		if size += len(reason.Message); size > maxEventMessage {
+		if size += len(reason.Message()); size > maxEventMessage {
 			break
 		}
-		list = append(list, reason.Message)
+		list = append(list, reason.Message())
 	}
 	if len(list) == 0 {
 		return "the node does not match"

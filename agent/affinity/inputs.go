@@ -23,7 +23,10 @@ type Inputs struct {
 // Pod is a pod that violates.
 type Pod struct {
 	PodKey
-	Node    string
+	Node string
+	// Since is when the violation began, zero if the caller does not know more than Step, which then takes the time at
+	// which it learned of it. A later one than before is another violation, with a debounce of its own.
+	Since   time.Time
 	Created time.Time
 	// Bound is when it was bound to its node, the transition of its condition PodScheduled. Created is used if it is
 	// zero: a replacement that was Pending for longer than a minute is then not recognized as a loop.

@@ -92,8 +92,8 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 	}
 	b.Refusals++
 	b.RefusedUntil = o.At.Add(delay(o, b.Refusals))
-	if o.Kind == Throttled && b.RefusedUntil.After(r.s.PausedUntil) {
-		r.s.PausedUntil = o.At.Add(max(retryDelay, o.RetryAfter))
+	if until := o.At.Add(min(max(retryDelay, o.RetryAfter), retryDelayMax)); o.Kind == Throttled && until.After(r.s.PausedUntil) {
+		r.s.PausedUntil = until
 	}
 	if c == nil {
 		return

@@ -1,9 +1,12 @@
 package affinity
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestOutcomes answers each attempt alike for some time.
@@ -310,5 +313,26 @@ func TestEventsBounded(t *testing.T) {
 	s.run(10*time.Minute, nil)
 	if got := s.count(EventViolated); got != 200 {
 		t.Errorf("events after 10 min = %d; want 200", got)
+	}
+}
+
+// The pause after the API server throttled an eviction is not shortened by another answer, and bounded for all others.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		retries []time.Duration
+		want    time.Duration
+	}{
+		{[]time.Duration{0}, retryDelay},
+		{[]time.Duration{time.Minute, 0}, time.Minute},
+		{[]time.Duration{0, time.Minute}, time.Minute},
+		{[]time.Duration{1 << 31 * time.Second}, retryDelayMax},
+	} {
+		r := run{now: start}
+		for i, retry := range tt.retries {
+			r.refuse(&Backoff{Refusals: 6}, nil, Outcome{Pod: types.UID(fmt.Sprint(i)), Kind: Throttled, RetryAfter: retry, At: start})
+		}
+		if got := r.s.PausedUntil.Sub(start); got != tt.want {
+			t.Errorf("after throttling for %v, the pause is %s; want %s", tt.retries, got, tt.want)
+		}
 	}
 }

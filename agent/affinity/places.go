@@ -64,19 +64,37 @@ func (r *run) compare(open []*candidate) {
 	}
 }
 
+// fitMemory identifies requirement and tolerations in memory. Callers share them between the pods of a template.
+type fitMemory struct {
+	requirement *Requirement
+	tolerations *corev1.Toleration
+	count       int
+}
+
+func firstOf(list []corev1.Toleration) *corev1.Toleration {
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[0]
+}
+
 // groupFits has pods with equal requirements and tolerations share a fit. The pod of a fit that was compared the
 // longest ago is its first.
 func groupFits(open []*candidate) []*fit {
 	var fits []*fit
-	byKey := map[string]*fit{}
+	byKey, byMemory := map[string]*fit{}, map[fitMemory]*fit{}
 	var buf []byte
 	for _, c := range open {
-		buf = appendFitKey(buf[:0], c.pod)
-		f := byKey[string(buf)]
+		memory := fitMemory{c.pod.Requirement, firstOf(c.pod.Tolerations), len(c.pod.Tolerations)}
+		f := byMemory[memory]
 		if f == nil {
-			f = &fit{}
-			byKey[string(buf)] = f
-			fits = append(fits, f)
+			buf = appendFitKey(buf[:0], c.pod)
+			if f = byKey[string(buf)]; f == nil {
+				f = &fit{}
+				byKey[string(buf)] = f
+				fits = append(fits, f)
+			}
+			byMemory[memory] = f
 		}
 		c.fit = f
 		f.pods = append(f.pods, c)

@@ -107,8 +107,11 @@ func (r *run) observe() {
 	for i := range r.in.Violating {
 		p, c := &r.in.Violating[i], &all[i]
 		v, known := r.s.Violations[p.UID]
-		if !known || v.Node != p.Node {
-			v = Violation{Pod: p.PodKey, Node: p.Node, Since: r.now, Steady: r.now}
+		if since := p.Since; !known || v.Node != p.Node || since.After(v.Since) {
+			if since.IsZero() || since.After(r.now) {
+				since = r.now
+			}
+			v = Violation{Pod: p.PodKey, Node: p.Node, Since: since, Steady: since}
 		}
 		c.pod, c.node, c.v = p, r.nodes[p.Node], v
 		r.candidates[i] = c

@@ -78,7 +78,7 @@ func TestStormConfirmed(t *testing.T) {
 		t.Errorf("events in two hours = %d; want 2", got)
 	}
 	id := s.state.Storm
-	if text := s.events[len(s.events)-1].Message; id == "" || !strings.Contains(text, id) {
+	if text := s.events[len(s.events)-1].Message; id == "" || !strings.Contains(text, "storm_confirmed in ConfigMap cluster-affinity-config is "+id) {
 		t.Errorf("message = %q; want the id %q", text, id)
 	}
 	s.cfg.StormConfirmed = "other, " + id

@@ -17,6 +17,8 @@ type terms []term
 type term struct {
 	labels labels.Selector
 	fields fields.Selector
+	// expressions are the requirements of labels, in their order.
+	expressions []labels.Requirement
 }
 
 // selections are the operators in the spelling of the labels package.
@@ -30,14 +32,15 @@ var selections = map[corev1.NodeSelectorOperator]selection.Operator{
 func newTerms(s *corev1.NodeSelector) (terms, error) {
 	out := make(terms, 0, len(s.NodeSelectorTerms))
 	for i, from := range s.NodeSelectorTerms {
-		t := term{labels: labels.Everything()}
+		var t term
 		for j, q := range from.MatchExpressions {
 			r, err := labels.NewRequirement(q.Key, selections[q.Operator], q.Values)
 			if err != nil {
 				return nil, fmt.Errorf("%s[%d].%s[%d]: %w", termsField, i, expressionsField, j, err)
 			}
-			t.labels = t.labels.Add(*r)
+			t.expressions = append(t.expressions, *r)
 		}
+		t.labels = labels.NewSelector().Add(t.expressions...)
 		var selectors []fields.Selector
 		for _, q := range from.MatchFields {
 			one := fields.OneTermEqualSelector

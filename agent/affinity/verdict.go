@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
@@ -56,8 +57,10 @@ type Reason struct {
 	// Operator and Values are those of the requirement; a pair of nodeSelector is In with one value.
 	Operator corev1.NodeSelectorOperator
 	Values   []string
-	// Message names requirement and label in one line of at most 512 bytes.
-	Message string
+
+	// terms is the number of terms of the list, and err the error of this part.
+	terms int
+	err   error
 }
 
 // Check is a part of a requirement, compared with a node by itself.
@@ -75,8 +78,8 @@ func (r *Requirement) Explain(node *corev1.Node) []Check {
 	}
 	return slices.Collect(func(yield func(Check) bool) {
 		_ = r.checkNodeSelector(node, yield) &&
-			checkSelector(SourceAffinity, r.ignored(), node, yield) &&
-			checkSelector(SourceAnnotation, r.annotation, node, yield)
+			checkSelector(SourceAffinity, r.ignored(), nil, node, yield) &&
+			checkSelector(SourceAnnotation, r.annotation, r.execution, node, yield)
 	})
 }
 
@@ -96,11 +99,11 @@ func (r *Requirement) verdict(node *corev1.Node, wanted func(source string) bool
 	}
 	count = 0
 	if ok, _ := r.affinity.Match(node); !ok && wanted(SourceAffinity) {
-		checkSelector(SourceAffinity, r.ignored(), node, failed)
+		checkSelector(SourceAffinity, r.ignored(), nil, node, failed)
 	}
 	count = 0
 	if !r.MatchesExecution(node) && wanted(SourceAnnotation) {
-		checkSelector(SourceAnnotation, r.annotation, node, failed)
+		checkSelector(SourceAnnotation, r.annotation, r.execution, node, failed)
 	}
 	return v
 }
@@ -114,7 +117,7 @@ func (r *Requirement) checkNodeSelector(node *corev1.Node, yield func(Check) boo
 		})
 		// A pair has no errors: it is compared as a string.
 		c.Match, _ = nodeaffinity.NewRequiredNodeAffinity(map[string]string{key: value}, nil).Match(node)
-		c.Message = message(c.Reason, 1, nil)
+		c.terms = 1
 		if !yield(c) {
 			return false
 		}
@@ -122,23 +125,31 @@ func (r *Requirement) checkNodeSelector(node *corev1.Node, yield func(Check) boo
 	return true
 }
 
-// checkSelector compares each requirement of a selector with a node until yield returns false, which it returns.
-func checkSelector(source string, s *corev1.NodeSelector, node *corev1.Node, yield func(Check) bool) bool {
+// checkSelector compares each requirement of a selector with a node until yield returns false, which it returns. The
+// parsed terms are those of the selector, nil if it was not parsed as a whole.
+func checkSelector(source string, s *corev1.NodeSelector, parsed terms, node *corev1.Node, yield func(Check) bool) bool {
 	if s == nil {
 		return true
 	}
 	terms := len(s.NodeSelectorTerms)
 	if terms == 0 {
-		return yield(Check{Reason: Reason{Source: source, Term: -1, Message: source + " has no terms and matches no node"}})
+		return yield(Check{Reason: Reason{Source: source, Term: -1}})
 	}
 	for i, term := range s.NodeSelectorTerms {
 		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-			text := fmt.Sprintf("%s term %d is empty and matches no node", source, i+1)
-			if !yield(Check{Reason: Reason{Source: source, Term: i, Message: text}}) {
+			if !yield(Check{Reason: Reason{Source: source, Term: i, terms: terms}}) {
 				return false
 			}
 		}
-		for _, q := range term.MatchExpressions {
+		for j, q := range term.MatchExpressions {
+			if parsed != nil {
+				c := newCheck(node, source, i, false, q)
+				c.terms, c.Match = terms, parsed[i].expressions[j].Matches(labels.Set(node.Labels))
+				if !yield(c) {
+					return false
+				}
+				continue
+			}
 			if !yield(checkOne(source, i, terms, false, q, node)) {
 				return false
 			}
@@ -159,10 +170,9 @@ func checkOne(source string, term, terms int, field bool, q corev1.NodeSelectorR
 		alone = corev1.NodeSelectorTerm{MatchFields: alone.MatchExpressions}
 	}
 	c := newCheck(node, source, term, field, q)
-	var err error
-	c.Match, err = nodeaffinity.NewLazyErrorNodeSelector(
+	c.terms = terms
+	c.Match, c.err = nodeaffinity.NewLazyErrorNodeSelector(
 		&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{alone}}).Match(node)
-	c.Message = message(c.Reason, terms, err)
 	return c
 }
 
@@ -180,11 +190,19 @@ func newCheck(node *corev1.Node, source string, term int, field bool, q corev1.N
 	}}
 }
 
-// message describes a requirement, one of a number of terms, and what the node has.
-func message(r Reason, terms int, err error) string {
+// Message names requirement and label in one line of at most 512 bytes. It is made when it is asked for: of a label that
+// all nodes lose, there are as many reasons as pods.
+func (r Reason) Message() string {
+	switch {
+	case r.Key != "" || r.Operator != "":
+	case r.Term < 0:
+		return r.Source + " has no terms and matches no node"
+	case r.Values == nil && !r.Field && r.err == nil:
+		return fmt.Sprintf("%s term %d is empty and matches no node", r.Source, r.Term+1)
+	}
 	var b strings.Builder
 	b.WriteString(r.Source)
-	if terms > 1 {
+	if r.terms > 1 {
 		fmt.Fprintf(&b, " term %d", r.Term+1)
 	}
 	b.WriteString(" requires " + r.Requirement())
@@ -193,8 +211,8 @@ func message(r Reason, terms int, err error) string {
 		kind = "field"
 	}
 	switch {
-	case err != nil:
-		b.WriteString(", which is not valid and matches no node: " + err.Error())
+	case r.err != nil:
+		b.WriteString(", which is not valid and matches no node: " + r.err.Error())
 	case r.Present:
 		b.WriteString("; the node's " + kind + " is " + quote(r.Value))
 	default:

@@ -106,13 +106,16 @@ func TestOneRequirement(t *testing.T) {
 			want := Verdict{Match: tt.want}
 			if !tt.want {
 				q := slices.Concat(tt.term.MatchExpressions, tt.term.MatchFields)[0]
-				reason := Reason{Source: source, Key: q.Key, Field: len(tt.term.MatchFields) > 0, Operator: q.Operator, Values: q.Values, Message: source + " " + tt.message}
+				reason := Reason{Source: source, Key: q.Key, Field: len(tt.term.MatchFields) > 0, Operator: q.Operator, Values: q.Values, terms: 1}
+				if got := r.Match(tt.node); len(got.Reasons) == 1 && got.Reasons[0].Message() != source+" "+tt.message {
+					t.Errorf("%v on %v: message %q; want %q", tt.term, tt.node.Labels, got.Reasons[0].Message(), source+" "+tt.message)
+				}
 				if reason.Value, reason.Present = tt.node.Labels["k"]; reason.Field {
 					reason.Value, reason.Present = "host1", true
 				}
 				want.Reasons = []Reason{reason}
 			}
-			if diff := cmp.Diff(want, r.Match(tt.node)); diff != "" {
+			if diff := cmp.Diff(want, r.Match(tt.node), cmp.AllowUnexported(Reason{})); diff != "" {
 				t.Errorf("%s %v on %v: Match (-want +got):\n%s", source, tt.term, tt.node.Labels, diff)
 			}
 			if got := r.Matches(tt.node); got != tt.want {
@@ -185,7 +188,7 @@ func TestMatch(t *testing.T) {
 			} {
 				var messages []string
 				for _, reason := range m.got.Reasons {
-					messages = append(messages, reason.Message)
+					messages = append(messages, reason.Message())
 				}
 				if diff := cmp.Diff(m.want, strings.Join(messages, "\n")); diff != "" || m.got.Match != (m.want == "") {
 					t.Errorf("%s = %t (-want +got):\n%s", m.name, m.got.Match, diff)
@@ -241,12 +244,12 @@ func TestReasonsAreBounded(t *testing.T) {
 	if len(v.Reasons) != 2*maxReasons {
 		t.Errorf("%d reasons; want %d", len(v.Reasons), 2*maxReasons)
 	}
-	if !strings.Contains(v.Reasons[0].Message, ", and ") {
-		t.Errorf("message %q does not count the other values", v.Reasons[0].Message)
+	if !strings.Contains(v.Reasons[0].Message(), ", and ") {
+		t.Errorf("message %q does not count the other values", v.Reasons[0].Message())
 	}
 	for _, r := range v.Reasons {
-		if len(r.Message) > maxMessage || strings.ContainsFunc(r.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("message %q of %d bytes; want one line of at most %d", r.Message, len(r.Message), maxMessage)
+		if len(r.Message()) > maxMessage || strings.ContainsFunc(r.Message(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("message %q of %d bytes; want one line of at most %d", r.Message(), len(r.Message()), maxMessage)
 		}
 	}
 	if last := v.Reasons[len(v.Reasons)-1]; last.Source != SourceAnnotation {

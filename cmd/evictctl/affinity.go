@@ -123,7 +123,7 @@ type affinityReason struct {
 func newAffinityReason(r affinity.Reason, match bool) affinityReason {
 	out := affinityReason{
 		Source: r.Source, Key: r.Key, Field: r.Field, Operator: string(r.Operator), Values: r.Values,
-		Match: match, Message: r.Message,
+		Match: match, Message: r.Message(),
 	}
 	if r.Present {
 		out.Value = &r.Value

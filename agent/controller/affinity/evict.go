@@ -19,6 +19,9 @@ const (
 	checkTimeout = 15 * time.Second
 	// evictTimeout bounds the request, which waits for admission webhooks. The API server ends it after 60 s.
 	evictTimeout = 65 * time.Second
+	// maxWait is how long an order may wait for its turn. With the times above it is less than the two minutes after
+	// which Step takes an eviction for lost and may order another one of the workload.
+	maxWait = 30 * time.Second
 )
 
 // evictor sends evictions.
@@ -30,17 +33,30 @@ type evictor struct {
 	rest rest.Interface
 	// config returns the configuration that applies now.
 	config func() affinity.Config
+	// fenced returns the nodes with a fence that has not ended.
+	fenced func(context.Context) (map[string]bool, error)
 }
 
 // order is an eviction with the node that was decided on.
 type order struct {
 	affinity.Eviction
 	nodeUID types.UID
+	// expires is when it must not be begun any more.
+	expires time.Time
 }
 
-// evict reads again what was decided on, and sends the eviction if it still holds.
-func (e *evictor) evict(ctx context.Context, o *order) affinity.Outcome {
-	out := affinity.Outcome{ID: o.ID, Pod: o.Pod.UID}
+// evict reads again what was decided on, and sends the eviction if it still holds. A panic is an error of the request.
+func (e *evictor) evict(ctx context.Context, o *order) (out affinity.Outcome) {
+	out = affinity.Outcome{ID: o.ID, Pod: o.Pod.UID}
+	defer func() {
+		if p := recover(); p != nil {
+			out.Kind, out.Message, out.At = affinity.RequestError, fmt.Sprintf("the eviction panicked: %v", p), time.Now()
+		}
+	}()
+	if time.Now().After(o.expires) {
+		out.Kind, out.Message, out.At = affinity.Changed, "the eviction waited for too long", time.Now()
+		return out
+	}
 	out.Kind, out.Message = e.check(ctx, o)
 	if out.Kind == "" {
 		err := e.send(ctx, &o.Pod)
@@ -116,7 +132,11 @@ func (e *evictor) checkNode(ctx context.Context, o *order, pod *corev1.Pod) (str
 	case !found || node.UID != o.nodeUID:
 		return fmt.Sprintf("Node %s was deleted or replaced", o.Pod.Node), nil
 	}
-	if reason := unfit(nodeFacts(node, false)); reason != "" {
+	fenced, err := e.fenced(ctx)
+	if err != nil {
+		return "", err
+	}
+	if reason := unfit(nodeFacts(node, fenced[node.Name])); reason != "" {
 		return reason, nil
 	}
 	requirement, err := affinity.NewSchedulingRequirement(pod)
@@ -130,7 +150,7 @@ func (e *evictor) checkNode(ctx context.Context, o *order, pod *corev1.Pod) (str
 	if err != nil {
 		return "", err
 	}
-	if !e.leases.fresh(node.Name, renewed, time.Now()) {
+	if !e.leases.fresh(node.Name, renewed, time.Now(), e.config().Debounce) {
 		return fmt.Sprintf("the Lease of Node %s was renewed at %s: its labels may be out of date", node.Name, renewed.UTC().Format(time.RFC3339)), nil
 	}
 	return "", nil

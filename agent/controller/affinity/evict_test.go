@@ -2,6 +2,7 @@ package affinity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -28,6 +29,8 @@ func TestCheck(t *testing.T) {
 		config affinity.Config
 		// fails is the kind that can't be read.
 		fails string
+		// fenced has the nodes with a fence.
+		fenced map[string]bool
 	}
 	taint := func(key string) func(*world) {
 		return func(w *world) { w.node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}} }
@@ -57,6 +60,9 @@ func TestCheck(t *testing.T) {
 		"not Ready":         {func(w *world) { w.node.Status.Conditions[0].Status = corev1.ConditionUnknown }, affinity.Changed, "not Ready"},
 		"cordoned":          {func(w *world) { w.node.Spec.Unschedulable = true }, affinity.Changed, "cordoned"},
 		"fenced":            {taint("evictd.io/fencing"), affinity.Changed, "fenced"},
+		"fence begun":       {func(w *world) { w.fenced = map[string]bool{"a": true} }, affinity.Changed, "fenced"},
+		"fence of another":  {func(w *world) { w.fenced = map[string]bool{"b": true} }, "", ""},
+		"fences unknown":    {func(w *world) { w.fails = "fences" }, affinity.RequestError, "fences"},
 		"cloud shutdown":    {taint("node.cloudprovider.kubernetes.io/shutdown"), affinity.Changed, "shuts down"},
 		"autoscaler":        {taint("ToBeDeletedByClusterAutoscaler"), affinity.Changed, "emptied"},
 		"shutdown of ours":  {taint("evictd.io/node-shutdown"), affinity.Changed, "shuts down"},
@@ -91,6 +97,12 @@ func TestCheck(t *testing.T) {
 		})
 		l := live{builder.Build()}
 		e := &evictor{live: l, workloads: newWorkloads(l, slog.New(slog.DiscardHandler)), config: func() affinity.Config { return w.config }}
+		e.fenced = func(context.Context) (map[string]bool, error) {
+			if w.fails == "fences" {
+				return nil, errors.New("fences")
+			}
+			return w.fenced, nil
+		}
 		kind, reason := e.check(t.Context(), &order{nodeUID: "uid-a", Eviction: affinity.Eviction{Pod: affinity.Pod{
 			PodKey: affinity.PodKey{Namespace: "default", Name: "p", UID: "uid-p"}, Node: "a", Requirement: decided.shape.requirement,
 		}}})
@@ -109,11 +121,19 @@ func TestLeases(t *testing.T) {
 		renewed time.Time
 		want    bool
 	}{{now.Add(-leaseDuration), true}, {old, false}, {old, false}, {old.Add(10 * time.Second), true}, {old.Add(10 * time.Second), false}} {
-		if got := l.fresh("a", tt.renewed, now); got != tt.want {
+		if got := l.fresh("a", tt.renewed, now, 0); got != tt.want {
 			t.Errorf("%d: fresh(%s) = %t; want %t", i, now.Sub(tt.renewed), got, tt.want)
 		}
 	}
-	if l.fresh("b", old, now) {
+	if l.fresh("b", old, now, 0) {
 		t.Error("the Lease of another node counts")
+	}
+	// A renewal long after the doubt may itself be long ago.
+	later := now.Add(time.Hour)
+	if l.fresh("b", now.Add(10*time.Second), later, 30*time.Second) {
+		t.Error("a renewal within the last hour counts as one of now")
+	}
+	if !l.fresh("b", now.Add(20*time.Second), later.Add(30*time.Second), 30*time.Second) || len(l.doubts) > 0 {
+		t.Errorf("a renewal after the doubt does not count, or %d doubts are left", len(l.doubts))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,11 +25,17 @@ type index struct {
 	enforceIgnored bool
 	pods           map[types.NamespacedName]*pod
 	nodes          map[string]*node
-	// ready counts the ready pods of a controller.
-	ready     map[types.UID]int
-	violating map[*pod]affinity.Verdict
+	// ready counts the ready pods of a controller. A pod may name one of another namespace, which is not its own.
+	ready     map[controllerKey]int
+	violating map[*pod]violation
 	invalid   map[*pod]struct{}
 	synced    chan struct{} // closed when the first list is there
+}
+
+// controllerKey identifies a controller of pods.
+type controllerKey struct {
+	namespace string
+	uid       types.UID
 }
 
 // node has the pods of a node. Its object is nil for a node that is not known, or deleted.
@@ -39,8 +46,8 @@ type node struct {
 
 func newIndex(changed func()) *index {
 	return &index{
-		changed: changed, pods: make(map[types.NamespacedName]*pod), nodes: make(map[string]*node), ready: make(map[types.UID]int),
-		violating: make(map[*pod]affinity.Verdict), invalid: make(map[*pod]struct{}), synced: make(chan struct{}),
+		changed: changed, pods: make(map[types.NamespacedName]*pod), nodes: make(map[string]*node), ready: make(map[controllerKey]int),
+		violating: make(map[*pod]violation), invalid: make(map[*pod]struct{}), synced: make(chan struct{}),
 	}
 }
 
@@ -120,10 +127,14 @@ func (x *index) Replace(list []any, _ string) error {
 func (x *index) Resync() error { return nil }
 
 func (x *index) put(p *pod) {
+	earlier, since := x.pods[p.key()], time.Time{}
+	if earlier != nil && earlier.UID == p.UID && earlier.node == p.node && earlier.shape == p.shape {
+		since = x.violating[earlier].since
+	}
 	x.remove(p.key())
 	x.pods[p.key()] = p
 	if p.ready {
-		x.ready[p.owner.Value().uid]++
+		x.ready[p.controller()]++
 	}
 	if p.shape != nil && p.shape.err != nil {
 		x.invalid[p] = struct{}{}
@@ -133,6 +144,10 @@ func (x *index) put(p *pod) {
 		p.place = len(n.pods)
 		n.pods = append(n.pods, p)
 		x.compare(p, n.object, nil)
+		if v, ok := x.violating[p]; ok && !since.IsZero() {
+			v.since = since
+			x.violating[p] = v
+		}
 	}
 	x.touched()
 }
@@ -144,9 +159,9 @@ func (x *index) remove(key types.NamespacedName) {
 		return
 	}
 	delete(x.pods, key)
-	if uid := p.owner.Value().uid; p.ready {
-		if x.ready[uid]--; x.ready[uid] == 0 {
-			delete(x.ready, uid)
+	if key := p.controller(); p.ready {
+		if x.ready[key]--; x.ready[key] == 0 {
+			delete(x.ready, key)
 		}
 	}
 	x.touched()
@@ -211,23 +226,36 @@ func (x *index) deleteNode(name string) {
 
 // compare sets whether a pod violates. The verdicts are those of the node so far, by shape; nil for none.
 func (x *index) compare(p *pod, object *corev1.Node, verdicts map[*shape]affinity.Verdict) {
+	before, violated := x.violating[p]
 	if p.shape == nil || p.shape.err != nil || object == nil {
-		delete(x.violating, p)
+		x.ended(p, violated)
 		return
 	}
 	v, known := verdicts[p.shape]
 	if !known {
-		v = p.shape.requirement.Violates(object, x.enforceIgnored)
+		v = p.shape.violates(object, x.enforceIgnored)
 		if verdicts != nil {
 			verdicts[p.shape] = v
 		}
 	}
 	if v.Match {
-		delete(x.violating, p)
+		x.ended(p, violated)
 		return
 	}
-	x.violating[p] = v
+	since := before.since
+	if !violated {
+		since = time.Now()
+	}
+	x.violating[p] = violation{p, v, since}
 	x.touched()
+}
+
+// ended removes the violation of a pod, and reports it: the decision must know that the last one is gone.
+func (x *index) ended(p *pod, violated bool) {
+	if violated {
+		delete(x.violating, p)
+		x.changed()
+	}
 }
 
 // touched reports a change while a pod violates: what a decision depends on is then more than the violations.
@@ -258,6 +286,8 @@ func (x *index) setEnforceIgnored(enforce bool) {
 type violation struct {
 	*pod
 	verdict affinity.Verdict
+	// since is when it began to. A violation that ended and began again between two decisions is another one.
+	since time.Time
 }
 
 // violations returns the pods that violate, those whose annotation does not parse, and, unless both are empty, all
@@ -269,8 +299,8 @@ func (x *index) violations() (list []violation, invalid []*pod, nodes []*corev1.
 		return nil, nil, nil
 	}
 	list = make([]violation, 0, len(x.violating))
-	for p, v := range x.violating {
-		list = append(list, violation{p, v})
+	for _, v := range x.violating {
+		list = append(list, v)
 	}
 	for p := range x.invalid {
 		invalid = append(invalid, p)
@@ -284,13 +314,13 @@ func (x *index) violations() (list []violation, invalid []*pod, nodes []*corev1.
 	return list, invalid, nodes
 }
 
-// readyOf counts the ready pods of controllers.
-func (x *index) readyOf(controllers []types.UID) int {
+// readyOf counts the ready pods of controllers of a namespace.
+func (x *index) readyOf(namespace string, controllers []types.UID) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := 0
 	for _, uid := range controllers {
-		n += x.ready[uid]
+		n += x.ready[controllerKey{namespace, uid}]
 	}
 	return n
 }

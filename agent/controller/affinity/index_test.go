@@ -61,7 +61,7 @@ func TestIndex(t *testing.T) {
 		if got := names(x); got != want {
 			t.Errorf("%s: violating %q; want %q", step, got, want)
 		}
-		if got := x.readyOf([]types.UID{"uid-web"}); got != ready {
+		if got := x.readyOf("default", []types.UID{"uid-web"}); got != ready {
 			t.Errorf("%s: %d pods ready; want %d", step, got, ready)
 		}
 	}
@@ -179,7 +179,7 @@ func largeIndex(tb testing.TB) *index {
 	}
 	list := make([]any, 0, benchPods)
 	for i := range benchPods {
-		set := i % 500
+		set := (i + i/benchNodes) % 500 // each node has ten of them
 		p := testPod(fmt.Sprint("pod-", i), fmt.Sprint("node-", i%benchNodes), fmt.Sprint("set-", set), valid)
 		p.Spec.NodeSelector = map[string]string{"set": fmt.Sprint(set)}
 		stripped, err := x.stripped(p)

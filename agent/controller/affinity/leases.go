@@ -1,6 +1,7 @@
 package affinity
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -12,21 +13,31 @@ const leaseDuration = 40 * time.Second
 // a renewTime that has changed since it looked stale is proof of a kubelet that runs.
 type leases struct {
 	mu     sync.Mutex
-	doubts map[string]time.Time // renewTime by node
+	doubts map[string]doubt // by node
 }
 
+// doubt is a Lease that looked stale.
+type doubt struct {
+	renewed, seen time.Time
+}
+
+// doubtPeriod is how long a doubt is remembered beyond the debounce, after which a Lease is read again. A renewal since an
+// earlier one proves nothing about now.
+const doubtPeriod = 2 * time.Minute
+
 // fresh reports whether a node renews its Lease.
-func (l *leases) fresh(node string, renewed, now time.Time) bool {
+func (l *leases) fresh(node string, renewed, now time.Time, debounce time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	doubt, doubted := l.doubts[node]
-	if doubted && !doubt.Equal(renewed) || now.Sub(renewed).Abs() <= leaseDuration {
+	maps.DeleteFunc(l.doubts, func(_ string, d doubt) bool { return now.Sub(d.seen) > doubtPeriod+debounce })
+	d, doubted := l.doubts[node]
+	if doubted && !d.renewed.Equal(renewed) || now.Sub(renewed).Abs() <= leaseDuration {
 		delete(l.doubts, node)
 		return true
 	}
 	if l.doubts == nil {
-		l.doubts = make(map[string]time.Time)
+		l.doubts = make(map[string]doubt)
 	}
-	l.doubts[node] = renewed
+	l.doubts[node] = doubt{renewed, now}
 	return false
 }

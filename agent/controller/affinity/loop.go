@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,19 +21,22 @@ import (
 )
 
 const (
-	// minInterval is the least time between two iterations.
-	minInterval = 200 * time.Millisecond
+	// The time between two iterations is restFactor times that of the first one, within limits: they need at most a
+	// fifth of a core, however many pods violate.
+	restFactor, minInterval, maxInterval = 4, 200 * time.Millisecond, 5 * time.Second
+	// panicInterval is the time to the next iteration after one that panicked.
+	panicInterval = time.Minute
 	// maxReads bounds the workloads that are read in an iteration, and readers those at the same time.
 	maxReads, readers = 50, 8
 	// readInterval is when workloads are read again that are needed and have not changed visibly.
 	readInterval = 30 * time.Second
 	// unknownInterval is when the next iteration is due while a workload is unknown that is needed.
 	unknownInterval = time.Second
-	// senders bounds the evictions that are sent at the same time.
-	senders = 4
+	// senders bounds the evictions that are checked and sent at the same time. Step orders no more, so that none waits.
+	senders = 16
 	// invalidInterval is that of the events of an annotation that does not parse, and maxInvalidEvents bounds those of
-	// one iteration.
-	invalidInterval, maxInvalidEvents = time.Hour, 100
+	// all in an invalidPeriod.
+	invalidInterval, maxInvalidEvents, invalidPeriod = time.Hour, 60, time.Minute
 )
 
 // loop observes, calls Step and carries its orders out. All its fields but those of config belong to one goroutine.
@@ -51,9 +56,14 @@ type loop struct {
 	state    affinity.State
 	outcomes []affinity.Outcome
 	pending  []*order
+	// resume is when the next iteration may begin.
+	resume time.Time
 	// invalid has the time of the last event by pod.
 	invalid map[types.UID]time.Time
-	storm   string
+	// invalidEvents counts the events of the invalidPeriod that began at invalidSince.
+	invalidSince  time.Time
+	invalidEvents int
+	storm         string
 }
 
 // notify has the next iteration begin soon. It never blocks.
@@ -89,7 +99,6 @@ func (l *loop) run(ctx context.Context) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last time.Time
 	for {
 		var next *order
 		var out chan<- *order // nil: nothing is sent
@@ -103,16 +112,32 @@ func (l *loop) run(ctx context.Context) {
 			l.pending = l.pending[1:]
 		case o := <-ended:
 			l.outcomes = append(l.outcomes, o)
-			timer.Reset(time.Until(last.Add(minInterval)))
+			timer.Reset(time.Until(l.resume))
 		case <-l.wake:
-			timer.Reset(time.Until(last.Add(minInterval)))
+			timer.Reset(time.Until(l.resume))
 		case <-timer.C:
-			last = time.Now()
-			if wake := l.iterate(ctx, last); !wake.IsZero() {
-				timer.Reset(max(minInterval, time.Until(wake)))
+			if wake := l.guarded(ctx, time.Now()); !wake.IsZero() {
+				timer.Reset(max(time.Until(l.resume), time.Until(wake)))
 			}
 		}
 	}
+}
+
+// guarded calls iterate, and sets when the next iteration may begin. A panic ends this iteration only: the process also
+// fences nodes. What was not decided on is decided on later.
+func (l *loop) guarded(ctx context.Context, now time.Time) (wake time.Time) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.log.Error("deciding on node affinity panicked; it goes on later", "panic", p, "interval_seconds", panicInterval.Seconds(),
+				"stack", string(debug.Stack()))
+			l.resume = time.Now().Add(panicInterval)
+			wake = l.resume
+		}
+	}()
+	wake = l.iterate(ctx, now)
+	end := time.Now()
+	l.resume = end.Add(min(maxInterval, max(minInterval, restFactor*end.Sub(now))))
+	return wake
 }
 
 // send carries orders out until ctx ends.
@@ -139,9 +164,7 @@ func (l *loop) iterate(ctx context.Context, now time.Time) time.Time {
 		l.metrics.set(&l.state)
 		return wake
 	}
-	slices.SortFunc(list, func(a, b violation) int {
-		return cmp.Or(l.since(a.UID).Compare(l.since(b.UID)), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(list, func(a, b violation) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.UID, b.UID)) })
 	config := l.config()
 	in := affinity.Inputs{Config: config, Outcomes: l.outcomes, Nodes: l.nodes(ctx, nodes)}
 	due := l.due(list, config, now)
@@ -149,7 +172,7 @@ func (l *loop) iterate(ctx context.Context, now time.Time) time.Time {
 	if len(due) > 0 {
 		wake = earlier(wake, now.Add(readInterval))
 	}
-	l.addPods(&in, list, due, now)
+	used := l.addPods(&in, list, due, now)
 	for i := range l.outcomes {
 		l.ended(&l.outcomes[i])
 	}
@@ -165,7 +188,7 @@ func (l *loop) iterate(ctx context.Context, now time.Time) time.Time {
 	}
 	l.metrics.set(&l.state)
 	l.reportStorm()
-	l.workloads.forget(now)
+	l.workloads.forget(now, used)
 	return earlier(wake, orders.Wake)
 }
 
@@ -175,14 +198,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// since returns since when a pod is known to violate, now for one that is new.
-func (l *loop) since(uid types.UID) time.Time {
-	if v, ok := l.state.Violations[uid]; ok {
-		return v.Since
-	}
-	return time.Now()
 }
 
 // due returns the violations for which the next decision may need the workload, oldest first: what was checked before
@@ -207,53 +222,71 @@ func (l *loop) due(list []violation, config affinity.Config, now time.Time) []vi
 	return due
 }
 
-// read reads the workloads of violations that are not known or no longer up to date, at most maxReads of them. In dry
-// run, those of pods that would be evicted are read once.
+// read reads the workloads of violations that are not known or no longer up to date: at most maxReads, those first that
+// were read the longest ago, so that workloads that can't be read or evicted keep no other waiting. In dry run, those of
+// pods that would be evicted are read once.
 func (l *loop) read(ctx context.Context, due []violation, now time.Time) {
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	slots, begun := make(chan struct{}, readers), make(map[types.UID]bool)
+	type need struct {
+		owner owner
+		at    time.Time
+	}
+	var needs []need
+	begun := make(map[owner]bool)
 	for _, v := range due {
 		o := v.owner.Value()
-		top, r, needed := l.workloads.cached(o, now)
-		if !needed || begun[top.uid] || r != nil && l.state.Violations[v.UID].Held == affinity.HoldDryRun {
+		top, r, at, needed := l.workloads.cached(o, now)
+		if !needed || begun[top] || r != nil && l.state.Violations[v.UID].Held == affinity.HoldDryRun {
 			continue
 		}
-		if len(begun) == maxReads {
-			return
-		}
-		begun[top.uid] = true
+		begun[top] = true
+		needs = append(needs, need{o, at})
+	}
+	slices.SortStableFunc(needs, func(a, b need) int { return a.at.Compare(b.at) })
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	slots := make(chan struct{}, readers)
+	for _, n := range needs[:min(len(needs), maxReads)] {
 		slots <- struct{}{}
 		reading.Go(func() {
-			l.workloads.refresh(ctx, o)
-			<-slots
+			defer func() { <-slots }()
+			l.workloads.refresh(ctx, n.owner)
 		})
 	}
 }
 
-// addPods adds the violations, and the workloads of those that are due.
-func (l *loop) addPods(in *affinity.Inputs, list, due []violation, now time.Time) {
+// addPods adds the violations, and the workloads of those that are due. It returns the controllers of all.
+func (l *loop) addPods(in *affinity.Inputs, list, due []violation, now time.Time) (used map[owner]bool) {
 	needed := make(map[*pod]bool, len(due))
 	for _, v := range due {
 		needed[v.pod] = true
 	}
-	in.Workloads = make(map[string]affinity.Workload)
-	in.Violating = make([]affinity.Pod, 0, len(list))
-	for _, v := range list {
-		p := affinity.Pod{
-			PodKey: v.PodKey, Node: v.node, Created: v.created, Bound: v.bound, Requirement: v.shape.requirement, Verdict: v.verdict,
-			Tolerations: v.shape.tolerations, Mirror: v.mirror, DaemonSet: v.daemonSet(), Completed: v.completed,
-			Terminating: v.terminating, EvictBare: v.evictBare,
-		}
-		if v.owner != noOwner {
-			top, r, _ := l.workloads.cached(v.owner.Value(), now)
-			p.Workload = top.workload()
-			if _, there := in.Workloads[p.Workload]; r != nil && needed[v.pod] && !there {
-				in.Workloads[p.Workload] = workloadFacts(r, l.index.readyOf(r.controllers), v.labels)
-			}
-		}
-		in.Violating = append(in.Violating, p)
+	type controller struct {
+		workload  string
+		replicas  *replicas
+		daemonSet bool
 	}
+	controllers := make(map[unique.Handle[owner]]controller)
+	used = make(map[owner]bool)
+	in.Workloads = make(map[string]affinity.Workload)
+	in.Violating = make([]affinity.Pod, len(list))
+	for i, v := range list {
+		c, known := controllers[v.owner]
+		if !known && v.owner != noOwner {
+			o := v.owner.Value()
+			top, r, _, _ := l.workloads.cached(o, now)
+			c = controller{top.workload(), r, v.daemonSet()}
+			controllers[v.owner], used[o] = c, true
+		}
+		if _, there := in.Workloads[c.workload]; c.replicas != nil && needed[v.pod] && !there {
+			in.Workloads[c.workload] = workloadFacts(c.replicas, l.index.readyOf(v.Namespace, c.replicas.controllers), v.labels)
+		}
+		in.Violating[i] = affinity.Pod{
+			PodKey: v.PodKey, Node: v.node, Since: v.since, Created: v.created, Bound: v.bound, Requirement: v.shape.requirement,
+			Verdict: v.verdict, Tolerations: v.shape.tolerations, Workload: c.workload, Mirror: v.mirror, DaemonSet: c.daemonSet,
+			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare,
+		}
+	}
+	return used
 }
 
 // nodes returns the facts of all nodes. Without knowledge of the fences, all count as fenced.
@@ -298,7 +331,7 @@ func (l *loop) carryOut(orders affinity.Orders, nodes []*corev1.Node) {
 	for _, e := range orders.Evict {
 		l.log.Info("evicting pod that violates its node affinity", "pod", e.Pod.Namespace+"/"+e.Pod.Name, "uid", e.Pod.UID, "node", e.Pod.Node,
 			"workload", e.Pod.Workload)
-		l.pending = append(l.pending, &order{e, uids[e.Pod.Node]})
+		l.pending = append(l.pending, &order{e, uids[e.Pod.Node], time.Now().Add(maxWait)})
 	}
 }
 
@@ -332,7 +365,9 @@ func (l *loop) reportInvalid(list []*pod, now time.Time) (wake time.Time) {
 	l.metrics.invalid.Set(float64(len(list)))
 	slices.SortFunc(list, func(a, b *pod) int { return cmp.Compare(a.UID, b.UID) })
 	there := make(map[types.UID]bool, len(list))
-	reported := 0
+	if now.Sub(l.invalidSince) >= invalidPeriod {
+		l.invalidSince, l.invalidEvents = now, 0
+	}
 	for _, p := range list {
 		there[p.UID] = true
 		last, ok := l.invalid[p.UID]
@@ -340,11 +375,11 @@ func (l *loop) reportInvalid(list []*pod, now time.Time) (wake time.Time) {
 			wake = earlier(wake, due)
 			continue
 		}
-		if reported == maxInvalidEvents {
-			wake = earlier(wake, now.Add(time.Second))
+		if l.invalidEvents == maxInvalidEvents {
+			wake = earlier(wake, l.invalidSince.Add(invalidPeriod))
 			continue
 		}
-		reported++
+		l.invalidEvents++
 		l.report(p.PodKey, true, "NodeAffinityInvalid", fmt.Sprintf("annotation %s does not parse and is not enforced: %s", affinity.Annotation, p.shape.err))
 		l.invalid[p.UID] = now
 		wake = earlier(wake, now.Add(invalidInterval))

@@ -56,6 +56,10 @@ func (p *pod) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
+func (p *pod) controller() controllerKey {
+	return controllerKey{p.Namespace, p.owner.Value().uid}
+}
+
 func (p *pod) daemonSet() bool { return p.owner.Value().kind == "DaemonSet" }
 
 // newPod returns what is kept of a pod. It shares no memory with it.
@@ -73,12 +77,28 @@ func newPod(p *corev1.Pod, s *shapes) *pod {
 	// The DaemonSet controller gives each pod an affinity to its node, which would be one shape a pod.
 	if annotated || hasRequired(p) && o.kind != "DaemonSet" {
 		out.shape = s.of(p)
-		out.labels = make(map[string]string, len(p.Labels))
-		for k, v := range p.Labels {
-			out.labels[intern(k)] = intern(v)
-		}
+		out.labels = keptLabels(p.Labels)
+	}
+	if !annotated && out.shape != nil && out.shape.err != nil {
+		out.shape = nil // no annotation that could be reported
 	}
 	return out
+}
+
+// maxLabels bounds the labels that are kept of a pod, in bytes.
+const maxLabels = 16 << 10
+
+// keptLabels returns the labels, none if they have too many bytes: no PodDisruptionBudget then seems to select the pod,
+// so that all replicas must be ready.
+func keptLabels(all map[string]string) map[string]string {
+	kept, size := make(map[string]string, len(all)), 0
+	for k, v := range all {
+		if size += len(k) + len(v); size > maxLabels {
+			return nil
+		}
+		kept[intern(k)] = intern(v)
+	}
+	return kept
 }
 
 func intern(s string) string { return unique.Make(s).Value() }

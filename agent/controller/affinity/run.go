@@ -101,7 +101,7 @@ func newLoop(l live, core kubernetes.Interface, numbers *metrics, o Options) *lo
 		wake: make(chan struct{}, 1), invalid: make(map[types.UID]time.Time), setting: affinity.DefaultConfig(),
 	}
 	out.index = newIndex(out.notify)
-	out.evictor = &evictor{live: l, workloads: out.workloads, rest: core.CoreV1().RESTClient(), config: out.config}
+	out.evictor = &evictor{live: l, workloads: out.workloads, rest: core.CoreV1().RESTClient(), config: out.config, fenced: o.Fenced}
 	return out
 }
 

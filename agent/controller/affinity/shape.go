@@ -3,6 +3,7 @@ package affinity
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"sync"
 	"weak"
@@ -21,34 +22,79 @@ type shape struct {
 	err error
 }
 
-// shapes has each shape once. One that no pod has any more is removed by the garbage collector.
+// maxNamespaceText bounds the text of the different requirements and tolerations of the pods of a namespace, in bytes.
+// Parsed they need a multiple of it. It is enough for thousands of usual ones.
+const maxNamespaceText = 1 << 20
+
+var errTooMuchText = fmt.Errorf("the different requirements and tolerations of the pods of this namespace have more than %d bytes; "+
+	"use fewer, or shorter ones", maxNamespaceText)
+
+// shapes has each shape once in a namespace. One that no pod has any more is removed by the garbage collector.
 type shapes struct {
 	mu    sync.Mutex
-	byKey map[[sha256.Size]byte]weak.Pointer[shape]
+	byKey map[shapeKey]weak.Pointer[shape]
+	// text counts the bytes of the shapes of a namespace.
+	text map[string]int
+}
+
+// shapeKey identifies a shape.
+type shapeKey struct {
+	namespace string
+	hash      [sha256.Size]byte
 }
 
 // of returns the shape of a pod.
 func (s *shapes) of(p *corev1.Pod) *shape {
 	t := template(p)
-	key := keyOf(t)
+	key, size := keyOf(t)
+	key.namespace = intern(p.Namespace)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.byKey[key].Value(); known != nil {
 		return known
 	}
+	if s.text[key.namespace]+size > maxNamespaceText {
+		return &shape{err: errTooMuchText}
+	}
 	out := &shape{tolerations: t.Spec.Tolerations}
-	out.requirement, out.err = affinity.NewSchedulingRequirement(t)
+	out.requirement, out.err = parse(t)
 	if s.byKey == nil {
-		s.byKey = make(map[[sha256.Size]byte]weak.Pointer[shape])
+		s.byKey, s.text = make(map[shapeKey]weak.Pointer[shape]), make(map[string]int)
 	}
 	s.byKey[key] = weak.Make(out)
-	runtime.AddCleanup(out, s.drop, key)
+	s.text[key.namespace] += size
+	runtime.AddCleanup(out, func(key shapeKey) { s.drop(key, size) }, key)
 	return out
 }
 
-func (s *shapes) drop(key [sha256.Size]byte) {
+// parse parses the requirement of a template. A panic of a parser is an error: a text must not end the process, which
+// also fences nodes.
+func parse(t *corev1.Pod) (r *affinity.Requirement, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r, err = nil, fmt.Errorf("parser: %v", p)
+		}
+	}()
+	return affinity.NewSchedulingRequirement(t)
+}
+
+// violates compares the requirement with a node. One whose comparison panics is not violated.
+func (s *shape) violates(n *corev1.Node, enforceIgnored bool) (v affinity.Verdict) {
+	defer func() {
+		if p := recover(); p != nil {
+			v = affinity.Verdict{Match: true}
+		}
+	}()
+	return s.requirement.Violates(n, enforceIgnored)
+}
+
+// drop removes a shape of a size that has been freed.
+func (s *shapes) drop(key shapeKey, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.text[key.namespace] -= size; s.text[key.namespace] == 0 {
+		delete(s.text, key.namespace)
+	}
 	if s.byKey[key].Value() == nil {
 		delete(s.byKey, key)
 	}
@@ -68,10 +114,9 @@ func template(p *corev1.Pod) *corev1.Pod {
 	return t.DeepCopy()
 }
 
-// keyOf returns a hash of a template. JSON sorts the keys of maps.
-func keyOf(t *corev1.Pod) [sha256.Size]byte {
-	h := sha256.New()
-	// These types have no value that JSON can't encode, and a hash has no error.
-	_ = json.NewEncoder(h).Encode([]any{t.Annotations, t.Spec.NodeSelector, t.Spec.Affinity, t.Spec.Tolerations})
-	return [sha256.Size]byte(h.Sum(nil))
+// keyOf returns a hash of a template, and the size of its text. JSON sorts the keys of maps.
+func keyOf(t *corev1.Pod) (shapeKey, int) {
+	// These types have no value that JSON can't encode.
+	text, _ := json.Marshal([]any{t.Annotations, t.Spec.NodeSelector, t.Spec.Affinity, t.Spec.Tolerations})
+	return shapeKey{hash: sha256.Sum256(text)}, len(text)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -28,8 +29,8 @@ type workloads struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	owners map[types.UID]known[owner] // of ReplicaSets
-	facts  map[types.UID]known[*replicas]
+	owners map[owner]known[owner] // of ReplicaSets
+	facts  map[owner]known[*replicas]
 }
 
 // known is what was read, or the error, and when.
@@ -49,29 +50,35 @@ type replicas struct {
 }
 
 func newWorkloads(l live, log *slog.Logger) *workloads {
-	return &workloads{live: l, log: log, owners: make(map[types.UID]known[owner]), facts: make(map[types.UID]known[*replicas])}
+	return &workloads{live: l, log: log, owners: make(map[owner]known[owner]), facts: make(map[owner]known[*replicas])}
 }
 
 // cached returns the workload of a pod's controller and its replicas, as far as they are known. due says that they must
-// be read.
-func (w *workloads) cached(o owner, now time.Time) (top owner, r *replicas, due bool) {
+// be read, and at when they were read last, zero if they never were.
+func (w *workloads) cached(o owner, now time.Time) (top owner, r *replicas, at time.Time, due bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	top = o
 	if o.kind == replicaSet {
-		k, ok := w.owners[o.uid]
-		if !ok || k.err != nil {
-			return o, nil, !ok || now.Sub(k.at) > workloadTTL
+		k, ok := w.owners[o]
+		if !ok {
+			return o, nil, at, true
 		}
-		if top, due = k.value, now.Sub(k.at) > ownerTTL; due {
-			return top, nil, true
+		// A ReplicaSet that can't be read still belongs to the workload that it belonged to: an eviction in flight is
+		// that of the workload.
+		top = k.value
+		if k.err != nil {
+			return top, nil, k.at, now.Sub(k.at) > workloadTTL
+		}
+		if now.Sub(k.at) > ownerTTL {
+			return top, nil, k.at, true
 		}
 	}
-	k, ok := w.facts[top.uid]
+	k, ok := w.facts[top]
 	if !ok || k.err != nil {
-		return top, nil, !ok || now.Sub(k.at) > workloadTTL
+		return top, nil, k.at, !ok || now.Sub(k.at) > workloadTTL
 	}
-	return top, k.value, now.Sub(k.at) > workloadTTL
+	return top, k.value, k.at, now.Sub(k.at) > workloadTTL
 }
 
 // replicaSet is the kind that is not a workload by itself if it has a controller.
@@ -83,27 +90,35 @@ func (w *workloads) refresh(ctx context.Context, o owner) {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last := w.facts[top.uid]
+	last := w.facts[top]
 	if err != nil && (last.err == nil || last.err.Error() != err.Error()) {
 		w.log.Warn("could not read a workload; its pods are not evicted until it can be read", "workload", o.String(), "error", err)
 	}
 	if o.kind == replicaSet {
 		// Without the controller, top is the ReplicaSet, and its own facts have the error.
-		k := known[owner]{value: top, at: now}
-		if err != nil && top == o {
+		k, ok := w.owners[o]
+		if err == nil || top != o || !ok {
+			k.value = top
+		}
+		if k.err, k.at = nil, now; err != nil && top == o {
 			k.err = err
 		}
-		w.owners[o.uid] = k
+		w.owners[o] = k
 	}
-	w.facts[top.uid] = known[*replicas]{r, err, now}
+	w.facts[top] = known[*replicas]{r, err, now}
 }
 
 // read reads the workload of a pod's controller and its replicas. The workload is returned with an error, too, as far
 // as it is known.
-func (w *workloads) read(ctx context.Context, o owner) (owner, *replicas, error) {
+func (w *workloads) read(ctx context.Context, o owner) (top owner, r *replicas, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	top := o
+	top = o
+	defer func() {
+		if p := recover(); p != nil {
+			r, err = nil, fmt.Errorf("read %s: panic: %v", top, p)
+		}
+	}()
 	if o.kind == replicaSet {
 		m, err := w.live.metadata(ctx, o)
 		if err != nil {
@@ -113,8 +128,7 @@ func (w *workloads) read(ctx context.Context, o owner) (owner, *replicas, error)
 			top = c
 		}
 	}
-	r := &replicas{controllers: []types.UID{top.uid}}
-	var err error
+	r = &replicas{controllers: []types.UID{top.uid}}
 	if r.desired, r.selector, err = w.live.scale(ctx, top); err != nil {
 		return top, nil, err
 	}
@@ -158,18 +172,10 @@ func workloadFacts(r *replicas, ready int, podLabels map[string]string) affinity
 	return affinity.Workload{Desired: r.desired, Ready: ready, Budget: selects(r.budgets, podLabels)}
 }
 
-// forget removes what is older than it can be used.
-func (w *workloads) forget(now time.Time) {
+// forget removes what is older than it can be used. The workloads of controllers that are in use are kept.
+func (w *workloads) forget(now time.Time, used map[owner]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid, k := range w.owners {
-		if now.Sub(k.at) > 2*ownerTTL {
-			delete(w.owners, uid)
-		}
-	}
-	for uid, k := range w.facts {
-		if now.Sub(k.at) > 2*ownerTTL {
-			delete(w.facts, uid)
-		}
-	}
+	maps.DeleteFunc(w.owners, func(o owner, k known[owner]) bool { return !used[o] && now.Sub(k.at) > 2*ownerTTL })
+	maps.DeleteFunc(w.facts, func(_ owner, k known[*replicas]) bool { return now.Sub(k.at) > 2*ownerTTL })
 }

@@ -1,0 +1,320 @@
+package affinity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/evictd/evictd/agent/affinity"
+)
+
+// cluster is a loop with the objects of a cluster, during a synctest.
+type cluster struct {
+	t      *testing.T
+	loop   *loop
+	client client.Client
+	// requests are the evictions that were sent, and delay is how long each takes.
+	requests chan string
+	delay    time.Duration
+	events   []string
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// newCluster has the nodes a and b, of which b has the licence. Pods without a controller are evicted.
+func newCluster(t *testing.T, mode Mode) *cluster {
+	t.Helper()
+	c := &cluster{t: t, client: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(), requests: make(chan string, 1000)}
+	core, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		c.requests <- r.URL.Path
+		time.Sleep(c.delay)
+		return &http.Response{
+			StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)),
+		}, nil
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.loop = newLoop(live{c.client}, core, newMetrics(), Options{
+		Mode: mode, Log: slog.New(slog.DiscardHandler),
+		Event:  func(_ runtime.Object, _ bool, reason, _, _ string) { c.events = append(c.events, reason) },
+		Fenced: func(context.Context) (map[string]bool, error) { return nil, nil },
+	})
+	config := affinity.DefaultConfig()
+	config.Enforce, config.EvictBare = mode == Enforce, true
+	c.loop.setConfig(config)
+	c.node("a", "expired")
+	c.node("b", "valid")
+	return c
+}
+
+// node sets a node and its label.
+func (c *cluster) node(name, licence string) {
+	c.t.Helper()
+	n := testNode(name, licence)
+	c.loop.index.setNode(n.DeepCopy())
+	err := c.client.Create(c.t.Context(), n)
+	if err != nil {
+		err = c.client.Update(c.t.Context(), n)
+	}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: name},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(20 * time.Second)}},
+	}
+	if err := errors.Join(err, client.IgnoreAlreadyExists(c.client.Create(c.t.Context(), lease))); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pod adds a pod without a controller.
+func (c *cluster) pod(name, node string) {
+	c.t.Helper()
+	p := testPod(name, node, "", valid)
+	p.OwnerReferences = nil
+	if err := errors.Join(c.loop.index.Add(p), c.client.Create(c.t.Context(), p)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// start runs the loop until the test ends.
+func (c *cluster) start() {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.loop.run(ctx)
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// sent returns the evictions that were sent.
+func (c *cluster) sent() string {
+	synctest.Wait()
+	var all []string
+	for len(c.requests) > 0 {
+		all = append(all, <-c.requests)
+	}
+	return strings.Join(all, " ")
+}
+
+const evictionOfP = "/api/v1/namespaces/default/pods/p/eviction"
+
+func TestLoop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		mode Mode
+		run  func(c *cluster)
+		// want are the evictions until a minute after the start.
+		want string
+	}{
+		"enforce": {Enforce, func(*cluster) {}, evictionOfP},
+		"observe": {Observe, func(*cluster) {}, ""},
+		"label back": {Enforce, func(c *cluster) {
+			time.Sleep(20 * time.Second)
+			c.node("a", "valid")
+		}, ""},
+		// The violation ends between two decisions, and there is no other: its debounce begins again.
+		"label flaps": {Enforce, func(c *cluster) {
+			time.Sleep(29 * time.Second)
+			c.node("a", "valid")
+			c.node("a", "expired")
+			time.Sleep(28 * time.Second)
+		}, ""},
+		// An update of the pod, such as of its status, does not begin the debounce again.
+		"pod updated": {Enforce, func(c *cluster) {
+			time.Sleep(29500 * time.Millisecond)
+			p := testPod("p", "a", "", valid)
+			p.OwnerReferences, p.Status.Conditions = nil, nil
+			if err := c.loop.index.Add(p); err != nil {
+				c.t.Error(err)
+			}
+		}, evictionOfP},
+		"observed from then on": {Enforce, func(c *cluster) {
+			time.Sleep(20 * time.Second)
+			c.loop.setConfig(affinity.DefaultConfig())
+		}, ""},
+		"fences unknown": {Enforce, func(c *cluster) {
+			c.loop.fenced = func(context.Context) (map[string]bool, error) { return nil, errors.New("no cache") }
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, tt.mode)
+				c.pod("p", "a")
+				if name == "fences unknown" {
+					tt.run(c)
+				}
+				c.start()
+				begin := time.Now()
+				synctest.Wait()
+				if name != "fences unknown" {
+					tt.run(c)
+				}
+				time.Sleep(time.Until(begin.Add(58 * time.Second)))
+				if got := c.sent(); got != tt.want {
+					t.Errorf("evictions %q; want %q", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// The last violation is forgotten when it ends, not at the next one.
+func TestLoopForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		c.pod("p", "a")
+		c.start()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(c.loop.state.Violations); n != 1 {
+			t.Fatalf("%d violations; want 1", n)
+		}
+		c.node("a", "valid")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(c.loop.state.Violations); n != 0 {
+			t.Errorf("%d violations after the label is back; want 0", n)
+		}
+	})
+}
+
+// A panic ends one iteration, or one eviction, and never the process.
+func TestLoopPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		c.pod("p", "a")
+		calls := 0
+		c.loop.fenced = func(context.Context) (map[string]bool, error) {
+			if calls++; calls == 1 {
+				panic("test")
+			}
+			return nil, nil
+		}
+		c.start()
+		for range 50 {
+			time.Sleep(time.Second)
+			c.loop.notify()
+		}
+		synctest.Wait()
+		if calls != 1 {
+			t.Errorf("%d iterations within the interval after a panic; want 1", calls)
+		}
+		time.Sleep(time.Minute)
+		if got := c.sent(); got != evictionOfP {
+			t.Errorf("evictions after a panic: %q; want %q", got, evictionOfP)
+		}
+	})
+	e := &evictor{config: func() affinity.Config { panic("test") }}
+	if out := e.evict(t.Context(), &order{expires: time.Now().Add(time.Hour)}); out.Kind != affinity.RequestError || out.At.IsZero() {
+		t.Errorf("outcome of a panic = %+v; want %s", out, affinity.RequestError)
+	}
+	w := newWorkloads(live{}, slog.New(slog.DiscardHandler)) // its client is nil
+	if _, _, err := w.read(t.Context(), owner{kind: "Job"}); err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("read: %v; want the panic as an error", err)
+	}
+	if v := (&shape{requirement: &affinity.Requirement{}}).violates(nil, true); !v.Match {
+		t.Error("a comparison that panics is a violation; want none")
+	}
+}
+
+// Step takes an eviction for lost after two minutes and may order another one of the workload. An order that has waited
+// is not sent then, and none waits for slow ones.
+func TestOrdersExpire(t *testing.T) {
+	e := &evictor{config: func() affinity.Config { t.Error("the order is checked"); return affinity.Config{} }}
+	if out := e.evict(t.Context(), &order{expires: time.Now().Add(-time.Second)}); out.Kind != affinity.Changed {
+		t.Errorf("outcome = %s; want %s", out.Kind, affinity.Changed)
+	}
+	const lost = 2 * time.Minute // outcomeTimeout of agent/affinity
+	if longest := maxWait + checkTimeout + evictTimeout + maxInterval; longest >= lost {
+		t.Errorf("an eviction may take %s; want less than %s", longest, lost)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		c.delay = time.Minute
+		for i := range 60 {
+			c.node(fmt.Sprint("valid-", i), "valid")
+		}
+		for i := range 12 {
+			name := fmt.Sprint("p", i)
+			c.node(name, "expired")
+			c.pod(name, name)
+		}
+		c.start()
+		time.Sleep(35 * time.Second)
+		if n := len(strings.Fields(c.sent())); n != 12 {
+			t.Errorf("%d evictions sent while all are slow; want 12", n)
+		}
+	})
+}
+
+// Annotations that do not parse can't flood the API server with events.
+func TestInvalidEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		for i := range 500 {
+			p := testPod(fmt.Sprint("p", i), "b", "set", "not a selector")
+			if err := c.loop.index.Add(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.start()
+		for range 300 {
+			time.Sleep(100 * time.Millisecond)
+			c.loop.notify()
+		}
+		synctest.Wait()
+		if n := len(c.events); n != maxInvalidEvents {
+			t.Errorf("%d events in half a minute; want %d", n, maxInvalidEvents)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := len(c.events); n != 500 {
+			t.Errorf("%d events; want one of each of 500 pods", n)
+		}
+	})
+}
+
+// The loop rests after a long iteration.
+func TestLoopRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		c.pod("p", "a")
+		calls := 0
+		c.loop.fenced = func(context.Context) (map[string]bool, error) {
+			calls++
+			time.Sleep(500 * time.Millisecond) // the work of an iteration
+			return nil, nil
+		}
+		c.start()
+		for range 250 {
+			time.Sleep(100 * time.Millisecond)
+			c.loop.notify()
+		}
+		synctest.Wait()
+		if calls < 9 || calls > 11 {
+			t.Errorf("%d iterations of 0.5 s in 25 s; want 10", calls)
+		}
+	})
+}
