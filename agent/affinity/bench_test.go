@@ -15,7 +15,7 @@ import (
 func BenchmarkStep(b *testing.B) {
 	const pods, nodes, labels, affected = 50_000, 5_000, 30, 900
 	for _, name := range []string{"storm", "rates", "no node fits"} {
-		b.Run(name, func(b *testing.B) {
+		b.Run(fmt.Sprintf("%s/%d", name, pods), func(b *testing.B) {
 			in := Inputs{Workloads: map[string]Workload{}, Config: DefaultConfig()}
 			in.Config.Enforce = true
 			for i := range nodes {

@@ -278,7 +278,7 @@ func BenchmarkMatches(b *testing.B) {
 		name  string
 		match func(*corev1.Node) bool
 	}{{"all", r.Matches}, {"annotation", r.MatchesExecution}} {
-		b.Run(bench.name, func(b *testing.B) {
+		b.Run(fmt.Sprintf("%s/%d", bench.name, len(nodes)), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, n := range nodes {

@@ -33,20 +33,32 @@ var decisionBenchmarks = []benchmark{
 	{"BenchmarkObservation/files", "observation, by files", "pods"},
 }
 
-// decisions is the step decision: it runs the benchmarks of agent/evict and agent/memory.
-func decisions(ctx context.Context, o options, b *resultSet, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	machine, err := thisMachine(&o)
-	if err != nil {
-		return err
+// affinityBenchmarks are those of the step affinity.
+var affinityBenchmarks = []benchmark{
+	{"BenchmarkMatches/annotation", "node affinity: an annotation compared with all nodes", "nodes"},
+	{"BenchmarkMatches/all", "node affinity: nodeSelector, affinity and annotation compared with all nodes", "nodes"},
+	{"BenchmarkLabelGone", "node affinity: from a label that 5,000 nodes lose to all violations", "pods"},
+	{"BenchmarkStep/storm", "node affinity: Step in a storm, 5,000 nodes", "violating pods"},
+	{"BenchmarkStep/rates", "node affinity: Step within the rates, 5,000 nodes", "violating pods"},
+	{"BenchmarkStep/no_node_fits", "node affinity: Step where no node fits, 5,000 nodes", "violating pods"},
+}
+
+// goBenchmarks returns a step that runs the benchmarks of packages.
+func goBenchmarks(title string, known []benchmark, pattern string, packages ...string) func(context.Context, options, *resultSet, io.Writer) error {
+	return func(ctx context.Context, o options, b *resultSet, out io.Writer) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+		defer cancel()
+		machine, err := thisMachine(&o)
+		if err != nil {
+			return err
+		}
+		from := (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()
+		if err := b.add(result{Machine: &machine}); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "\n%s:\n", title)
+		return runBenchmarks(ctx, known, from, b, out, pattern, packages...)
 	}
-	from := (&testbed{machine: machine}).origin()
-	if err := b.add(result{Machine: &machine}); err != nil {
-		return err
-	}
-	fmt.Fprint(out, "\nOne decision and one observation:\n")
-	return runBenchmarks(ctx, decisionBenchmarks, from, b, out, "Step|Observation", "./agent/evict", "./agent/memory")
 }
 
 // runBenchmarks runs the benchmarks of packages by go test, and adds and prints their results.

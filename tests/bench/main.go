@@ -1,6 +1,7 @@
 // Command bench measures evictd on this machine, prints the results and stores them in a file. Its steps are:
 //
 //	decision     time and memory of one decision and of one observation, by go test -bench
+//	affinity     time and memory of a pass over the pods of a large cluster, by go test -bench
 //	idle         CPU time and memory of an idle evictd on a node with many pods
 //	cgroups      the same by the number of cgroups
 //	bursts       time until a process that allocates gigabytes is killed: by evictd, by each of its lanes, by earlyoom,
@@ -17,7 +18,7 @@
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy; only in a virtual machine
 //	cold         evictions with and without proactive reclaim, on a node with swap; only in a virtual machine
 //
-// All steps but decision, fence and controller run a private containerd and need root.
+// All steps but decision, affinity, fence and controller run a private containerd and need root.
 //
 // # How it is measured
 //
@@ -116,7 +117,8 @@ type step struct {
 
 // steps are all steps, in the order in which they run.
 var steps = []step{
-	{name: "decision", measure: decisions},
+	{name: "decision", measure: goBenchmarks("One decision and one observation", decisionBenchmarks, "Step|Observation", "./agent/evict", "./agent/memory")},
+	{name: "affinity", measure: goBenchmarks("Node affinity, one pass", affinityBenchmarks, "Matches|LabelGone|Step", "./agent/affinity", "./agent/controller/affinity")},
 	{name: "idle", measure: onNode(idle)},
 	{name: "cgroups", measure: onNode(cgroupCounts)},
 	{name: "bursts", measure: onNode(bursts)},

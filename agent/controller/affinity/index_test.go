@@ -201,19 +201,21 @@ func BenchmarkLabelGone(b *testing.B) {
 	for i := range benchNodes {
 		gone[i], back[i] = testNode(fmt.Sprint("node-", i), ""), testNode(fmt.Sprint("node-", i), "valid")
 	}
-	for b.Loop() {
-		for _, n := range gone {
-			x.setNode(n)
+	b.Run(fmt.Sprint(benchPods), func(b *testing.B) {
+		for b.Loop() {
+			for _, n := range gone {
+				x.setNode(n)
+			}
+			if list, _, _ := x.violations(); len(list) != benchPods {
+				b.Fatalf("%d violations; want %d", len(list), benchPods)
+			}
+			b.StopTimer()
+			for _, n := range back {
+				x.setNode(n)
+			}
+			b.StartTimer()
 		}
-		if list, _, _ := x.violations(); len(list) != benchPods {
-			b.Fatalf("%d violations; want %d", len(list), benchPods)
-		}
-		b.StopTimer()
-		for _, n := range back {
-			x.setNode(n)
-		}
-		b.StartTimer()
-	}
+	})
 }
 
 // TestMemory: 50,000 pods and 5,000 nodes need less than a quarter of the 256 MiB of the process.
