@@ -89,6 +89,14 @@ var alertCases = []alertCase{
 	{"EvictdNodeFenceGaveUp", []alertSeries{{`evictd_fence_conditions{condition="GaveUp"}`, "0x30 1x10", "1x30 0x10"}}},
 	{"EvictdNodeFenceNeedsPerson", []alertSeries{{`evictd_fence_conditions{condition="ReleaseStuck"}`, "0x30 1x10", "0x40"}}},
 	{"EvictdNodeFenceHeld", []alertSeries{{`evictd_fence_held{reason="TooManyUnhealthy"}`, "0x30 1x10", "0x37 1x3"}}},
+	{"EvictdAffinityStorm", []alertSeries{{`evictd_affinity_held{reason="Storm"}`, "0x30 3x10", "0x37 3x3"}}},
+	{"EvictdAffinityRefused", []alertSeries{{`evictd_affinity_held{reason="Refused"}`, "0x5 1x35", "0x20 1x20"}}},
+	{"EvictdAffinityInvalid", []alertSeries{
+		{`evictd_affinity_invalid_annotations`, "0x30 1x10", "0x37 1x3"}, {`evictd_affinity_config_problems`, "0x40", "0x40"},
+	}},
+	{"EvictdAffinityInvalid", []alertSeries{
+		{`evictd_affinity_invalid_annotations`, "0x40", "0x40"}, {`evictd_affinity_config_problems`, "0x30 1x10", "0x37 1x3"},
+	}},
 	{"EvictdFencingConfigInvalid", []alertSeries{{`evictd_fence_config_problems`, "0x30 2x10", "0x40"}}},
 }
 

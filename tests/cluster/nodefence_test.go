@@ -190,6 +190,8 @@ var enums = map[reflect.Type]string{
 	reflect.TypeFor[fence.OutcomeKind]():      string(fence.Unknown),
 	reflect.TypeFor[fence.Power]():            string(fence.PowerOff),
 	reflect.TypeFor[fence.ProofKind]():        string(fence.ByReadings),
+	reflect.TypeFor[fence.KdumpMode]():        string(fence.KdumpDelay),
+	reflect.TypeFor[fence.KdumpPhase]():       string(fence.KdumpDumping),
 	reflect.TypeFor[metav1.ConditionStatus](): string(metav1.ConditionTrue),
 	reflect.TypeFor[string]():                 "Text",
 }

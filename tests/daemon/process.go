@@ -47,9 +47,11 @@ func StartProcess(cmd *exec.Cmd) (*Process, error) {
 }
 
 // run starts the process and waits for it on one locked thread: the kernel sends the parent-death signal when the thread
-// that forked exits (prctl(2), PR_SET_PDEATHSIG).
+// that forked exits (prctl(2), PR_SET_PDEATHSIG). The thread must not exit with the process, because it may have forked
+// others before it was locked.
 func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	err := cmd.Start()
 	started <- err
 	if err == nil {

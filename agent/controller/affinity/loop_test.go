@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -205,9 +206,9 @@ func TestLoopPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, Enforce)
 		c.pod("p", "a")
-		calls := 0
+		var calls atomic.Int32
 		c.loop.fenced = func(context.Context) (map[string]bool, error) {
-			if calls++; calls == 1 {
+			if calls.Add(1) == 1 {
 				panic("test")
 			}
 			return nil, nil
@@ -218,8 +219,8 @@ func TestLoopPanics(t *testing.T) {
 			c.loop.notify()
 		}
 		synctest.Wait()
-		if calls != 1 {
-			t.Errorf("%d iterations within the interval after a panic; want 1", calls)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d iterations within the interval after a panic; want 1", n)
 		}
 		time.Sleep(time.Minute)
 		if got := c.sent(); got != evictionOfP {

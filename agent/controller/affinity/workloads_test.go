@@ -28,8 +28,6 @@ type scaled struct {
 	objects []client.Object
 	// fails is the type that can't be read.
 	fails string
-	// reads counts the requests.
-	reads int
 	uid   types.UID
 }
 
@@ -64,7 +62,6 @@ func (s *scaled) budget(labels map[string]string) {
 
 func (s *scaled) workloads() *workloads {
 	fails := func(o any) error {
-		s.reads++
 		if s.fails != "" && strings.Contains(fmt.Sprintf("%T", o), s.fails) {
 			return errors.New("connection refused")
 		}
