@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,6 +35,7 @@ type cluster struct {
 	// requests are the evictions that were sent, and delay is how long each takes.
 	requests chan string
 	delay    time.Duration
+	mu       sync.Mutex
 	events   []string
 }
 
@@ -57,7 +60,7 @@ func newCluster(t *testing.T, mode Mode) *cluster {
 	}
 	c.loop = newLoop(live{c.client}, core, newMetrics(), Options{
 		Mode: mode, Log: slog.New(slog.DiscardHandler),
-		Event:  func(_ runtime.Object, _ bool, reason, _, _ string) { c.events = append(c.events, reason) },
+		Event:  func(_ runtime.Object, _ bool, reason, _, _ string) { c.event(reason) },
 		Fenced: func(context.Context) (map[string]bool, error) { return nil, nil },
 	})
 	config := affinity.DefaultConfig()
@@ -84,6 +87,20 @@ func (c *cluster) node(name, licence string) {
 	if err := errors.Join(err, client.IgnoreAlreadyExists(c.client.Create(c.t.Context(), lease))); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+func (c *cluster) event(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, reason)
+}
+
+// reported returns the reasons of the events.
+func (c *cluster) reported() []string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.events)
 }
 
 // pod adds a pod without a controller.
@@ -286,12 +303,12 @@ func TestInvalidEvents(t *testing.T) {
 			c.loop.notify()
 		}
 		synctest.Wait()
-		if n := len(c.events); n != maxInvalidEvents {
+		if n := len(c.reported()); n != maxInvalidEvents {
 			t.Errorf("%d events in half a minute; want %d", n, maxInvalidEvents)
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := len(c.events); n != 500 {
+		if n := len(c.reported()); n != 500 {
 			t.Errorf("%d events; want one of each of 500 pods", n)
 		}
 	})
@@ -302,9 +319,9 @@ func TestLoopRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, Enforce)
 		c.pod("p", "a")
-		calls := 0
+		var calls atomic.Int32
 		c.loop.fenced = func(context.Context) (map[string]bool, error) {
-			calls++
+			calls.Add(1)
 			time.Sleep(500 * time.Millisecond) // the work of an iteration
 			return nil, nil
 		}
@@ -314,8 +331,8 @@ func TestLoopRests(t *testing.T) {
 			c.loop.notify()
 		}
 		synctest.Wait()
-		if calls < 9 || calls > 11 {
-			t.Errorf("%d iterations of 0.5 s in 25 s; want 10", calls)
+		if n := calls.Load(); n < 9 || n > 11 {
+			t.Errorf("%d iterations of 0.5 s in 25 s; want 10", n)
 		}
 	})
 }
