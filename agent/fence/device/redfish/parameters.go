@@ -9,12 +9,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/evictd/evictd/agent/fence/device"
 )
 
 const (
@@ -47,32 +47,15 @@ func (p parameters) GoString() string { return p.String() }
 func (p parameters) address() string { return net.JoinHostPort(p.host, strconv.Itoa(p.port)) }
 
 var (
-	hostName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
 	memberName = regexp.MustCompile(`^[A-Za-z0-9._~-]{1,128}$`)
 	known      = []string{"ip", "ipport", "username", "password", "system", "ssl_ca", "ssl_fingerprint", "ssl_insecure"}
 )
 
 // parse returns all mistakes at once, without values of secrets.
 func parse(m map[string]string) (parameters, error) {
-	p := parameters{
-		host: m["ip"], port: defaultPort, username: m["username"], password: m["password"], member: m["system"],
-	}
+	p := parameters{username: m["username"], password: m["password"], member: m["system"]}
 	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(m)) {
-		if !slices.Contains(known, key) {
-			errs = append(errs, fmt.Errorf("parameter %s is unknown: remove it (%s are known)", key, strings.Join(known, ", ")))
-		}
-	}
-	if net.ParseIP(p.host) == nil && !hostName.MatchString(p.host) {
-		errs = append(errs, fmt.Errorf("parameter ip is %q: set it to the address or the host name of the BMC", p.host))
-	}
-	if text, ok := m["ipport"]; ok {
-		port, err := strconv.ParseUint(text, 10, 16)
-		if err != nil || port == 0 {
-			errs = append(errs, fmt.Errorf("parameter ipport is %q: set it to a port from 1 to 65535", text))
-		}
-		p.port = int(port)
-	}
+	p.host, p.port, errs = device.Address(m, defaultPort, known...)
 	// Basic authentication separates the two by a colon.
 	if p.username == "" || len(p.username) > maxCredential || strings.Contains(p.username, ":") {
 		errs = append(errs, fmt.Errorf("parameter username has %d bytes: it needs 1 to %d, none of them a colon",
