@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,7 +233,7 @@ func (b *BMC) route(w http.ResponseWriter, r *http.Request, body []byte, f Fault
 		return
 	}
 	name, rest, _ := strings.Cut(strings.TrimPrefix(path, "/Systems/"), "/")
-	_, known := b.on[name]
+	known := slices.Contains(b.options.Systems, name)
 	switch {
 	case strings.HasPrefix(path, "/SessionService/Sessions/") && r.Method == http.MethodDelete:
 		b.logout(w, r)
