@@ -23,7 +23,7 @@ func nodeFacts(n *corev1.Node) fence.Node {
 		BootID: n.Status.NodeInfo.BootID, SystemUUID: n.Status.NodeInfo.SystemUUID,
 		Zone: zone(n), ControlPlane: controlPlane(n), ConfirmOff: n.Annotations[annotationConfirmOff],
 		Quarantined:  hasOwned(n, &quarantine, annotationFence),
-		OutOfService: hasOwned(n, &outOfService, annotationOutOfService),
+		OutOfService: hasOwned(n, &outOfService, annotationOutOfService), Unschedulable: n.Spec.Unschedulable,
 	}
 	f.Ready, f.ReadySince = fence.ReadyUnknown, n.CreationTimestamp.Time
 	for _, c := range n.Status.Conditions {

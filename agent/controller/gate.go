@@ -157,7 +157,7 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 		return nil, nil
 	}
 	// After a fence whose plan does not switch the machine on, the node is not Ready and off.
-	if earlier != nil && earlier.State.Target.UID == node.UID &&
+	if earlier != nil && earlier.State.Target.UID == node.UID && earlier.State.Result != fence.DrillRefused &&
 		earlier.State.Target.LeaseRenewed.Time.Equal(lease.Renewed.Truncate(time.Microsecond)) {
 		return nil, nil
 	}

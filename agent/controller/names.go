@@ -17,6 +17,8 @@ const (
 	annotationPaused = "evictd.io/fencing-paused"
 	// annotationConfirmOff has the UID of the fence whose machine is off, by a person's word.
 	annotationConfirmOff = "evictd.io/confirm-off"
+	// annotationDrill has the UID of the Node that a person wants to be drilled. It is one of a NodeFence.
+	annotationDrill = "evictd.io/fence-drill"
 	// annotationFence says that the quarantine taint is the controller's. Its value is the UID of the fence.
 	annotationFence = "evictd.io/fence"
 	// annotationOutOfService says so of the out-of-service taint.

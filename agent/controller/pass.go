@@ -66,6 +66,9 @@ func (p *pass) run(ctx context.Context) error {
 		}
 		return err
 	}
+	if drillRequested(nf) {
+		return p.drill(ctx, nf)
+	}
 	if !finished(nf) {
 		return p.step(ctx, nf)
 	}
@@ -249,6 +252,11 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 	if state == nil {
 		return nil
 	}
+	return p.create(ctx, state, events, earlier)
+}
+
+// create creates the NodeFence of a new fence in place of an earlier one, which is nil if there is none.
+func (p *pass) create(ctx context.Context, state *fence.State, events []fence.Event, earlier *nodefence.NodeFence) error {
 	if earlier != nil {
 		before := stateOf(earlier)
 		if err := p.remove(ctx, earlier); err != nil {

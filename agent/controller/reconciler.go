@@ -179,7 +179,7 @@ func (r *reconciler) suspected(ctx context.Context, name string, config *plan.Co
 	}
 	if fenced {
 		expires := expiry(nf, config)
-		if !finished(nf) || !time.Now().Before(expires) {
+		if !finished(nf) || drillRequested(nf) || !time.Now().Before(expires) {
 			return true, time.Time{}, nil
 		}
 		wake = expires
@@ -252,7 +252,11 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 		return err
 	}
 	if o.intent.Action != fence.On && o.intent.Action != fence.Uncordon {
-		if err := r.checkDead(ctx, node, o); err != nil {
+		check := r.checkDead
+		if nf.State.Drill && nf.State.Phase == "" {
+			check = r.checkDrill
+		}
+		if err := check(ctx, node, o); err != nil {
 			return err
 		}
 	}
@@ -270,14 +274,8 @@ func (r *reconciler) checkDead(ctx context.Context, node *corev1.Node, o *order)
 	if ready(node) {
 		return fmt.Errorf("the Node %s is Ready", o.node)
 	}
-	if o.method.Identity != fence.CheckNone {
-		other, err := r.sameUUID(ctx, node)
-		switch {
-		case err != nil:
-			return err
-		case other != "":
-			return fmt.Errorf("the Node %s has the same systemUUID as Node %s: delete the one that is out of date", other, o.node)
-		}
+	if err := r.checkUUID(ctx, node, o); err != nil {
+		return err
 	}
 	lease, found, err := r.observer.live.lease(ctx, o.node)
 	switch {
@@ -287,6 +285,21 @@ func (r *reconciler) checkDead(ctx context.Context, node *corev1.Node, o *order)
 		return fmt.Errorf("the Node %s has no Lease", o.node)
 	case !lease.renewed.Equal(o.lease):
 		return fmt.Errorf("the Lease of Node %s was renewed at %s", o.node, lease.renewed.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// checkUUID returns why the UUID that a method compares does not identify the machine of a node.
+func (r *reconciler) checkUUID(ctx context.Context, node *corev1.Node, o *order) error {
+	if o.method.Identity == fence.CheckNone {
+		return nil
+	}
+	other, err := r.sameUUID(ctx, node)
+	switch {
+	case err != nil:
+		return err
+	case other != "":
+		return fmt.Errorf("the Node %s has the same systemUUID as Node %s: delete the one that is out of date", other, o.node)
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ const (
 // The reasons of events and of the history.
 const (
 	ReasonFenceOpened        = "FenceOpened"
+	ReasonDrillOpened        = "DrillOpened"
+	ReasonDrillRefused       = "DrillRefused"
 	ReasonAttemptStarted     = "AttemptStarted"
 	ReasonPowerDelayOver     = "PowerDelayOver"
 	ReasonActStarted         = "ActStarted"

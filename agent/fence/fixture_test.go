@@ -63,6 +63,8 @@ type fakeDevice struct {
 	silent, answers, late time.Duration
 	// lies reports off while on.
 	lies bool
+	// foreign switches another machine.
+	foreign bool
 }
 
 func bmc() *fakeDevice {
@@ -84,6 +86,7 @@ type simulation struct {
 	t       testing.TB
 	plan    Plan
 	dryRun  bool
+	drill   bool
 	devices map[string]*fakeDevice
 	node    Node
 	lease   Lease
@@ -142,7 +145,11 @@ func (s *simulation) run() []string {
 		s.queue = append(s.queue, occurrence{at, func() { f(s) }})
 	}
 	var o Orders
-	s.state, o = Open(s.node, s.lease, s.plan, s.dryRun, s.now())
+	if s.drill {
+		s.state, o = OpenDrill(s.node, s.lease, s.plan, s.now())
+	} else {
+		s.state, o = Open(s.node, s.lease, s.plan, s.dryRun, s.now())
+	}
 	s.state.UID = fenceUID
 	s.carryOut(o)
 	s.note(o, "open")
@@ -303,8 +310,11 @@ func (s *simulation) act(i Intent) {
 // power switches a device, and boots the machine once all devices are on.
 func (s *simulation) power(d *fakeDevice, a Action) {
 	d.on = a == On
+	if d.foreign {
+		return
+	}
 	if !d.on {
-		s.leaseRuns = false
+		s.lose()
 		return
 	}
 	if s.bootTime >= 0 {
@@ -321,6 +331,18 @@ func (s *simulation) boot(id string) {
 	s.leaseRuns = true
 	s.lease.Renewed, s.lease.UnchangedSince = s.now(), s.now()
 	s.node.Ready, s.node.BootID = ReadyTrue, id
+}
+
+// lose stops a machine. kube-controller-manager needs a while to see that.
+func (s *simulation) lose() {
+	if s.leaseRuns && s.node.Ready == ReadyTrue {
+		s.after(50*time.Second, func() {
+			if !s.leaseRuns {
+				s.node.Ready = ReadyUnknown
+			}
+		})
+	}
+	s.leaseRuns = false
 }
 
 // die makes the node not Ready.

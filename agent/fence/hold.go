@@ -15,9 +15,10 @@ const (
 	holdReport = time.Minute
 )
 
-// mayAct reports whether acts against the node are allowed now: it is still dead, and the gate is open.
+// mayAct reports whether acts against the node are allowed now: it is still dead or a drill has checked it, and the gate
+// is open.
 func (r *run) mayAct() bool {
-	return r.dead() && r.gateOpen()
+	return (r.drills() || r.dead()) && r.gateOpen()
 }
 
 // gateOpen reports whether the gate is open. For a machine that a person confirmed to be off, the policy that closes it

@@ -53,6 +53,8 @@ type Node struct {
 	SystemUUID   string
 	Zone         string
 	ControlPlane bool
+	// Unschedulable says that the node is cordoned.
+	Unschedulable bool
 	// ConfirmOff is the value of the annotation evictd.io/confirm-off: the UID of a fence.
 	ConfirmOff string
 	// Quarantined and OutOfService say that the Node has these taints, and that they are ours.

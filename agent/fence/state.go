@@ -72,6 +72,8 @@ type Detail struct {
 	Plan Plan `json:"plan"`
 	// DryRun says that the fence was decided on without any act.
 	DryRun bool `json:"dryRun,omitempty"`
+	// Drill says that a person asked to fence a healthy node.
+	Drill bool `json:"drill,omitempty"`
 	// Phase is how far the release of pods and volumes is.
 	Phase Phase `json:"phase,omitempty"`
 	// Since is when step, status or phase changed last.
@@ -140,7 +142,7 @@ type Detail struct {
 
 // Result is how a fence ended.
 //
-// +kubebuilder:validation:Enum=Recovered;Fenced;NodeGone
+// +kubebuilder:validation:Enum=Recovered;Fenced;NodeGone;Refused
 type Result string
 
 // The results. A fence that is GaveUp is not finished: a person, or a device that answers again, continues it.
@@ -148,6 +150,8 @@ const (
 	Recovered Result = "Recovered" // the node is Ready again
 	Fenced    Result = "Fenced"    // off and released; the plan does not switch it on
 	NodeGone  Result = "NodeGone"  // the Node object was deleted or replaced
+	// DrillRefused is a drill that did not begin.
+	DrillRefused Result = "Refused"
 )
 
 // Target is a node as it was when its fence was created.

@@ -107,6 +107,8 @@ func (r *run) advance() bool {
 		return r.recover()
 	case s.Phase == Released:
 		return r.afterRelease()
+	case r.drills():
+		return r.drill()
 	case r.alive():
 		return r.nodeAlive()
 	}

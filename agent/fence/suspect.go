@@ -31,25 +31,29 @@ func staleAt(l Lease, t Timings) time.Time {
 // Open begins the fence of a node that is [Suspect]. The state has no UID yet: it is the UID of the object that the
 // controller creates from it.
 func Open(n Node, l Lease, p Plan, dryRun bool, now time.Time) (State, Orders) {
-	now = now.Truncate(time.Microsecond)
-	s := State{
+	s := newState(n, l, p, now)
+	s.DryRun = dryRun
+	r := run{s: &s, in: &Inputs{Node: n, Lease: l}, now: s.Created.Time}
+	r.to(Isolation, New, "", warning(ReasonFenceOpened, fmt.Sprintf(
+		"node is not Ready (%s) and its Lease has not changed since %s; %s", n.Ready, l.Renewed.UTC().Format(time.RFC3339),
+		r.would("set the taint evictd.io/fencing:NoSchedule"))))
+	r.wake(r.now)
+	return s, r.finish()
+}
+
+// newState returns the state of a fence that begins now.
+func newState(n Node, l Lease, p Plan, now time.Time) State {
+	return State{
 		Node:    n.Name,
-		Created: metav1.NewMicroTime(now),
+		Created: microTime(now),
 		Detail: Detail{
 			Target: Target{
 				UID: n.UID, SystemUUID: n.SystemUUID, BootID: n.BootID, Zone: n.Zone, ControlPlane: n.ControlPlane,
 				LeaseRenewed: microTime(l.Renewed),
 			},
-			Plan:   p,
-			DryRun: dryRun,
+			Plan: p,
 		},
 	}
-	r := run{s: &s, in: &Inputs{Node: n, Lease: l}, now: now}
-	r.to(Isolation, New, "", warning(ReasonFenceOpened, fmt.Sprintf(
-		"node is not Ready (%s) and its Lease has not changed since %s; %s", n.Ready, l.Renewed.UTC().Format(time.RFC3339),
-		r.would("set the taint evictd.io/fencing:NoSchedule"))))
-	r.wake(now)
-	return s, r.finish()
 }
 
 // microTime returns t with the precision that survives JSON.
