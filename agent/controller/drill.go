@@ -69,20 +69,20 @@ func (p *pass) openDrill(ctx context.Context, uid string) (*fence.State, []fence
 	return &state, orders.Events, nil
 }
 
-// refuseDrill removes the request from the NodeFence. One that had no state ends.
+// refuseDrill removes the request from the NodeFence, and adds the reason to its history. One that had no state ends.
 func (p *pass) refuseDrill(ctx context.Context, nf *nodefence.NodeFence, why string) error {
 	next := nf.DeepCopy()
 	delete(next.Annotations, annotationDrill)
 	message := "the drill is refused, nothing was switched off: " + why
+	now := metav1.NowMicro()
 	if !finished(nf) {
-		now := metav1.NowMicro()
 		next.Progress = fence.Progress{Step: fence.PowerManagement, Status: fence.Done}
 		next.State = fence.Detail{
 			Target: fence.Target{UID: nf.Annotations[annotationDrill]}, Drill: true,
 			Since: now, FinishedAt: now, Result: fence.DrillRefused,
-			History: []fence.Entry{{At: now, Step: fence.PowerManagement, Status: fence.Done, Reason: fence.ReasonDrillRefused, Message: message}},
 		}
 	}
+	next.State.Note(fence.Entry{At: now, Step: next.Step, Status: next.Status, Phase: next.State.Phase, Reason: fence.ReasonDrillRefused, Message: message})
 	if err := p.writer.Update(ctx, next, strict); err != nil {
 		return fmt.Errorf("save NodeFence %s: %w", nf.Name, err)
 	}

@@ -67,6 +67,8 @@ const (
 	ReasonMethodFailed       = "MethodFailed"
 	ReasonNoMethods          = "NoMethods"
 	ReasonDeviceAnswersAgain = "DeviceAnswersAgain"
+	// ReasonDeviceReadsOff is that of ConditionWaiting if a node is Ready whose device reads off.
+	ReasonDeviceReadsOff = "DeviceReadsOff"
 )
 
 // maxHistory bounds the history of a fence.
@@ -117,11 +119,16 @@ func (r *run) note(e Event) {
 	}
 	s := r.s
 	r.orders.Events = append(r.orders.Events, e)
-	s.History = append(s.History, Entry{
+	s.Note(Entry{
 		At: metav1.NewMicroTime(r.now), Step: s.Step, Status: s.Status, Phase: s.Phase, Reason: e.Reason, Message: e.Message,
 	})
-	if n := len(s.History); n > maxHistory {
-		s.History = append([]Entry(nil), s.History[n-maxHistory:]...)
+}
+
+// Note adds an entry to the history, in place of the oldest one if there are too many.
+func (d *Detail) Note(e Entry) {
+	d.History = append(d.History, e)
+	if n := len(d.History); n > maxHistory {
+		d.History = append([]Entry(nil), d.History[n-maxHistory:]...)
 	}
 }
 

@@ -16,6 +16,7 @@
 //   - A node that is cut off from storage may run. Only pods that use no other storage are released then, without a taint,
 //     and its isolation is undone only after it has booted again.
 //   - Unknown is not off, and it is not failed either: a late switch-off may take effect after the client has given up.
+//   - Only a drill acts against a node that is Ready: one that a person asked for, and that is cordoned and empty.
 //   - Only off and on are ever sent. A reboot is off, proof, release, on.
 //
 // The types that are saved in a NodeFence have JSON tags and the marker +kubebuilder:object:generate=true. After a

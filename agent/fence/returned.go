@@ -72,7 +72,7 @@ func (r *run) lateOff() bool {
 		return r.recoverAt(r.now)
 	}
 	if off != "" {
-		r.set(ConditionWaiting, "DeviceReadsOff", fmt.Sprintf(
+		r.set(ConditionWaiting, ReasonDeviceReadsOff, fmt.Sprintf(
 			"the node is Ready but device %s reads off; it stays in quarantine: check whether the device is the node's", off))
 	}
 	r.read(s.powerDevices(), after, r.timings().ProofInterval.Duration)

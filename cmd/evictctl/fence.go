@@ -32,6 +32,7 @@ func newFenceCommand() *cobra.Command {
 	config.AddCommand(newFenceCheckCommand())
 	cmd.AddCommand(config)
 	cmd.AddCommand(newFenceConfirmCommand())
+	cmd.AddCommand(newFenceDrillCommand())
 	cmd.AddCommand(newFenceListCommand())
 	cmd.AddCommand(newFencePlanCommand())
 	cmd.AddCommand(newFenceShowCommand())

@@ -61,8 +61,10 @@ It exits with 1 if the node has no fence that can be confirmed, or is Ready.`,
 			if err := fencePage(f, time.Now()).print(stdout); err != nil {
 				return err
 			}
-			if err := ask(cmd.InOrStdin(), stdout, f.Node); err != nil {
-				return err
+			question := fmt.Sprintf("\nIf the machine of node %s runs, its pods will run twice and its volumes will be damaged.\n"+
+				"Enter the name of the node if you have seen that its machine is off: ", f.Node)
+			if err := ask(bufio.NewReader(cmd.InOrStdin()), stdout, question, f.Node); err != nil {
+				return fmt.Errorf("not confirmed: %w; without a terminal, name the fence with --fence", err)
 			}
 		} else if uid != string(f.Metadata.UID) {
 			return fmt.Errorf("node %s has the fence %s, not %s; look at it with evictctl fence show %[1]s", f.Node, f.Metadata.UID, uid)
@@ -113,18 +115,17 @@ func confirmable(ctx context.Context, k *kubectl, f *nodeFence) (*nodeObject, er
 	return n, nil
 }
 
-// ask returns nil if the name of the node is entered.
-func ask(in io.Reader, out io.Writer, node string) error {
-	fmt.Fprintf(out, "\nIf the machine of node %s runs, its pods will run twice and its volumes will be damaged.\n"+
-		"Enter the name of the node if you have seen that its machine is off: ", node)
-	line, err := bufio.NewReader(in).ReadString('\n')
+// ask returns nil if the answer to a question is the one that is wanted.
+func ask(in *bufio.Reader, out io.Writer, question, want string) error {
+	fmt.Fprint(out, question)
+	line, err := in.ReadString('\n')
 	switch {
-	case strings.TrimSpace(line) == node:
+	case strings.TrimSpace(line) == want:
 		return nil
 	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read the answer: %w", err)
 	}
-	return errors.New("not confirmed: the name of the node was not entered; without a terminal, name the fence with --fence")
+	return fmt.Errorf("%q was not entered", want)
 }
 
 // confirm sets the annotation. One that counted already, before the proof was lost, is removed first.

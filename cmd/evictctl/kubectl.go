@@ -26,6 +26,11 @@ func addKubectlFlags(cmd *cobra.Command) *kubectl {
 
 // call runs kubectl and returns what it prints. The error has kubectl's own message.
 func (k *kubectl) call(ctx context.Context, args ...string) ([]byte, error) {
+	return k.callWith(ctx, nil, args...)
+}
+
+// callWith is call with a standard input.
+func (k *kubectl) callWith(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	what := strings.Join(args[:min(2, len(args))], " ")
 	if k.kubeconfig != "" {
 		args = append(args, "--kubeconfig="+k.kubeconfig)
@@ -35,7 +40,7 @@ func (k *kubectl) call(ctx context.Context, args ...string) ([]byte, error) {
 	}
 	cmd := exec.CommandContext(ctx, k.program, args...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	err := cmd.Run()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
