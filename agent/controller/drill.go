@@ -59,7 +59,7 @@ func (p *pass) openDrill(ctx context.Context, uid string) (*fence.State, []fence
 	case err != nil:
 		return nil, nil, errNotKnown
 	case other != "":
-		return nil, nil, fmt.Errorf("Node %s has the same systemUUID; delete the one that is out of date", other)
+		return nil, nil, fmt.Errorf("another Node, %s, has the same systemUUID; delete the one that is out of date", other)
 	}
 	lease := p.observer.lease(ctx, p.name)
 	if !lease.Known {
