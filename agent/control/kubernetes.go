@@ -26,6 +26,9 @@ type Kubernetes struct {
 	Refused  List[Refusal] `json:"refused"`
 	// CannotReport is why evictd-kube can't report evictions, as it last said; empty if it can.
 	CannotReport string `json:"cannotReport,omitempty"`
+	// AffinityAdmission has the numbers of pods with a node affinity during execution that have come to the node since
+	// the start of evictd-kube, by result; absent if evictd-kube rejects none.
+	AffinityAdmission map[string]uint64 `json:"affinityAdmission,omitzero"`
 	// Orders are the evictions to report; absent if evictd reports none.
 	Orders *Orders `json:"orders,omitempty"`
 	// NodeObject is what evictd-kube maintains on the Node object; absent if nothing.

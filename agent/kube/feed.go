@@ -62,6 +62,8 @@ type Feed struct {
 	stale  bool       // the NodeState was withdrawn since
 
 	kubelet *KubeletConfiguration // to be sent; nil for none
+
+	affinity AffinityAdmission // nil if pods are not rejected
 }
 
 // NewFeed returns a Feed without facts.
@@ -355,7 +357,7 @@ func (f *Feed) next(now time.Time) (batch [][]byte, wait time.Duration, err erro
 	defer f.mu.Unlock()
 	if f.sendState {
 		f.sendState = false
-		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure), CannotReport: printable(f.cannotReport)}
+		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure), CannotReport: printable(f.cannotReport), AffinityAdmission: f.affinityNumbers()}
 		if f.Orders == nil {
 			s.CannotReport = "this evictd-kube does not report evictions"
 		}

@@ -62,6 +62,8 @@ type State struct {
 	// CannotReport is why evictd-kube may not report evictions: a right that it lacks, or an
 	// API server that is too old. It is empty if it may.
 	CannotReport string `json:"cannotReport,omitempty"`
+	// AffinityAdmission has the numbers of pods that came to the node; absent without --affinity-admission=reject.
+	AffinityAdmission AffinityAdmission `json:"affinityAdmission,omitzero"`
 }
 
 // ListID begins and ends a complete list of the node's pods.

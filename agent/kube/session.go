@@ -103,6 +103,9 @@ func (t *session) apply(m *Message) error {
 	now := time.Now()
 	switch {
 	case m.State != nil:
+		if err := m.State.AffinityAdmission.check(); err != nil {
+			return err
+		}
 		t.Facts.setState(m.State, now)
 		t.allow(now)
 		t.checkNode(now)

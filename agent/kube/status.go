@@ -47,7 +47,8 @@ func (f *Facts) connect(hello *Hello, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.peer = peer{connected: true, hello: *hello, since: now}
-	f.state, f.seen = State{AgeMilliseconds: -1}, now
+	// The numbers stay until the first state: metrics would else fall to 0 and rise again.
+	f.state, f.seen = State{AgeMilliseconds: -1, AffinityAdmission: f.state.AffinityAdmission}, now
 	for uid, p := range f.room.unknown {
 		p.askedAt = time.Time{}
 		f.room.unknown[uid] = p
@@ -89,6 +90,8 @@ type Status struct {
 	Refused  []Refusal
 	// CannotReport is what [Facts.CannotReport] returns.
 	CannotReport string
+	// AffinityAdmission has the numbers that evictd-kube last sent; nil if it rejects no pods.
+	AffinityAdmission AffinityAdmission
 }
 
 // Status returns the present status.
@@ -97,6 +100,7 @@ func (f *Facts) Status(now time.Time) Status {
 	s := Status{
 		Connected: f.peer.connected, Software: f.peer.hello.Software, Node: f.peer.hello.Node,
 		AsOf: f.asOf, Pods: len(f.pods), Refusals: f.count, Error: f.peer.err,
+		AffinityAdmission: f.state.AffinityAdmission,
 	}
 	if f.peer.connected {
 		s.Since, s.Watching, s.Error = f.peer.since, f.state.Connected, f.state.Error

@@ -23,6 +23,9 @@ type Kubernetes struct {
 	Orders, Revived, Rejected, TimedOut uint64
 	Answers                             map[string]uint64 // by answer; has all answers
 	Undone                              uint64
+	// AffinityAdmission has the pods that evictd-kube has compared with the node, since its start, by result; has all
+	// results.
+	AffinityAdmission map[string]uint64
 
 	FencesSet, FencesUnlifted                 int // now
 	FencesFailed, FencesChanged, FencesLifted uint64
@@ -55,6 +58,7 @@ var (
 	revivedDesc       = kubernetesDesc("kube_revived_pods_total", "Number of evicted pods of which the kubelet started a container again.")
 	answersDesc       = kubernetesDesc("kube_answers_total", "Number of answers of evictd-kube, by answer.", "answer")
 	undoneDesc        = kubernetesDesc("kube_undone_reports_total", "Number of reports that the kubelet had undone and evictd-kube wrote again.")
+	affinityDesc      = kubernetesDesc("kube_affinity_admission_total", "Number of pods with a node affinity during execution that came to the node, by what has become of them.", "result")
 	fencesDesc        = kubernetesDesc("fences_set", "Number of evicted pods that are kept from running again.")
 	fencesChangedDesc = kubernetesDesc("fences_changed_total", "Number of times another program changed the limits that keep an evicted pod from running again.")
 	fencesLiftedDesc  = kubernetesDesc("fences_lifted_total", "Number of times evictd allowed an evicted pod to run again.")
@@ -68,7 +72,7 @@ var (
 func (*kubernetes) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		kubeConnectedDesc, factsAgeDesc, factsRefusedDesc, pendingDesc, oldestDesc, forbiddenDesc, ordersDesc, rejectedDesc, timedOutDesc,
-		revivedDesc, answersDesc, undoneDesc, fencesDesc, fencesChangedDesc, fencesLiftedDesc,
+		revivedDesc, answersDesc, undoneDesc, affinityDesc, fencesDesc, fencesChangedDesc, fencesLiftedDesc,
 		unliftedDesc, fencesFailedDesc, conditionDesc, unwrittenDesc,
 	} {
 		ch <- d
@@ -105,6 +109,9 @@ func (k *kubernetes) Collect(ch chan<- prometheus.Metric) {
 		counter(answersDesc, n, answer)
 	}
 	counter(undoneDesc, s.Undone)
+	for result, n := range s.AffinityAdmission {
+		counter(affinityDesc, n, result)
+	}
 	gauge(fencesDesc, float64(s.FencesSet))
 	counter(fencesChangedDesc, s.FencesChanged)
 	counter(fencesLiftedDesc, s.FencesLifted)

@@ -29,6 +29,7 @@ func (b *Backend) kubernetesStatus(now time.Time) *control.Kubernetes {
 	k := &control.Kubernetes{
 		Connected: s.Connected, Software: s.Software, Node: s.Node, Watching: s.Watching, Error: s.Error,
 		AgeSeconds: control.Age(s.AsOf, now), Pods: s.Pods, Used: s.Used, Refusals: s.Refusals, CannotReport: s.CannotReport,
+		AffinityAdmission: s.AffinityAdmission,
 	}
 	for _, r := range s.Refused {
 		k.Refused = append(k.Refused, control.Refusal(r))
@@ -213,6 +214,10 @@ func (b *Backend) KubernetesMetrics() metrics.Kubernetes {
 		Connected: facts.Connected, FactsAsOf: facts.AsOf, FactsRefused: facts.Refusals,
 		FencesSet: fences.Set, FencesUnlifted: fences.Unlifted, FencesFailed: fences.Failed, FencesChanged: fences.Changed,
 		FencesLifted: fences.Lifted, Revived: fences.Revived, Answers: map[string]uint64{},
+		AffinityAdmission: map[string]uint64{},
+	}
+	for _, result := range kube.AffinityResults {
+		m.AffinityAdmission[result] = facts.AffinityAdmission[result]
 	}
 	if b.o.NodeObject != nil {
 		nodeObjectMetrics(&m, b.o.NodeObject(), now)

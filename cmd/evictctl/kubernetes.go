@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +90,18 @@ func nodeObjectLine(n *control.NodeObject, now time.Time) string {
 		text += ": " + n.Why
 	}
 	return text
+}
+
+// affinityLine describes the pods with a node affinity during execution that have come to the node.
+func affinityLine(results map[string]uint64) string {
+	var texts []string
+	for _, result := range slices.Sorted(maps.Keys(results)) {
+		texts = append(texts, fmt.Sprintf("%d %s", results[result], result))
+	}
+	if len(texts) == 0 {
+		return "no pods with a node affinity during execution have come to the node"
+	}
+	return "pods that came to the node: " + strings.Join(texts, ", ")
 }
 
 // optionalCount is a count with its format.

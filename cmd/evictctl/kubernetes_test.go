@@ -90,3 +90,17 @@ func TestFactsText(t *testing.T) {
 		}
 	}
 }
+
+func TestAffinityLine(t *testing.T) {
+	for _, tt := range []struct {
+		results map[string]uint64
+		want    string
+	}{
+		{map[string]uint64{}, "no pods with a node affinity during execution have come to the node"},
+		{map[string]uint64{"rejected": 2, "matched": 30}, "pods that came to the node: 30 matched, 2 rejected"},
+	} {
+		if got := affinityLine(tt.results); got != tt.want {
+			t.Errorf("affinityLine(%v) = %q; want %q", tt.results, got, tt.want)
+		}
+	}
+}

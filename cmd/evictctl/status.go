@@ -64,6 +64,9 @@ func statusPage(s *control.Status) *page {
 		p.line("kubernetes:  %s", kubernetesLine(s.Kubernetes))
 		p.line("reports:     %s", reportsLine(s.Kubernetes))
 		p.line("node object: %s", nodeObjectLine(s.Kubernetes.NodeObject, s.At))
+		if s.Kubernetes.AffinityAdmission != nil {
+			p.line("affinity:    %s", affinityLine(s.Kubernetes.AffinityAdmission))
+		}
 		p.line("kubelet:     %s", kubeletLine(&s.Kubernetes.Kubelet))
 	}
 	p.line("config:      %s", configLine(s.Config))
