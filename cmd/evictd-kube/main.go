@@ -31,6 +31,9 @@ const (
 	exitUsage = 2
 )
 
+// The values of --affinity-admission.
+const admissionOff, admissionReject = "off", "reject"
+
 // stopTimeout bounds how long evictd-kube goes on after a signal while evictd has orders or
 // conditions. evictd waits for its last reports for five seconds.
 const stopTimeout = 6 * time.Second
@@ -47,6 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	kubeconfig := flags.String("kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-kube uses the service account of its pod")
 	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
 	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
+	admission := flags.String("affinity-admission", admissionOff, "with reject, mark new pods Failed whose annotation evictd.io/required-during-execution does not match the node, before a container of them is reported: `off or reject`")
 	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
@@ -66,6 +70,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = logging.Check().Error()
 	case *node == "":
 		problem = "no node name: set --node-name or NODE_NAME to the name that kubectl get nodes shows"
+	case *admission != admissionOff && *admission != admissionReject:
+		problem = fmt.Sprintf("--affinity-admission is %q; want %s or %s", *admission, admissionOff, admissionReject)
 	case len(*node) > 253:
 		problem = "--node-name is longer than 253 characters"
 	}
@@ -92,11 +98,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 	configz := cluster.NewConfigz(*node, feed, log)
 	feed.KubeletReader = configz
 	var parts sync.WaitGroup
+	var rejector *cluster.Rejector
+	if *admission == admissionReject {
+		rejector = cluster.NewRejector(reporter, feed, log)
+		parts.Go(func() { rejector.Run(ctx) })
+	}
 	parts.Go(func() { feed.Run(ctx, *socket) })
 	parts.Go(func() { reporter.Run(ctx) })
 	parts.Go(func() { configz.Run(ctx) })
 	parts.Go(func() {
-		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Log: log})
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Log: log})
 	})
 	parts.Go(func() {
 		<-signaled.Done()

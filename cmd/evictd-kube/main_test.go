@@ -18,6 +18,7 @@ func TestFlags(t *testing.T) {
 		{"n1", []string{"now"}, exitUsage, "", `unexpected argument "now"`},
 		{"n1", []string{"--log.format", "xml"}, exitUsage, "", `--log.format is text or json, not "xml"`},
 		{"n1", []string{"--log.level", "loud"}, exitUsage, "", "log.level"},
+		{"n1", []string{"--affinity-admission", "evict"}, exitUsage, "", `--affinity-admission is "evict"; want off or reject`},
 		{strings.Repeat("n", 254), nil, exitUsage, "", "longer than 253 characters"},
 	} {
 		t.Setenv("NODE_NAME", tt.node)

@@ -144,6 +144,16 @@
 // As soon as the API server has carried out a write, or accepted a list or a watch, the requests
 // that had no answer are repeated within 0.2 s. An event of the watch is no sign of that.
 //
+// # Admission
+//
+// The [Rejector] compares the annotation evictd.io/required-during-execution of a pod with the Node when the watch
+// adds the pod. It decides by the Node and then the pod as the API server has them, about one pod at a time, and
+// writes phase, reason and message as the kubelet does when it rejects a pod, with the annotation evictd.io/evicted:
+// without that the kubelet takes the phase back and starts the pod, whose replacement runs by then. The patch has the
+// pod's resource version, so that the status which it was decided by is the present one. Only agent/act could prove
+// that no container runs which the kubelet has not reported, so a pod that must not run twice is not rejected. A
+// rejection is forgotten after a restart; pods of a list are not decided on.
+//
 // # Bounds
 //
 // At most ten requests are in flight, of which two create events, and five are writes that were

@@ -14,14 +14,15 @@ import (
 // UID is not that of the pod. The conditions are merged by their types.
 type statusPatch struct {
 	Metadata struct {
-		UID         string            `json:"uid"`
-		Annotations map[string]string `json:"annotations,omitempty"`
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion,omitempty"`
+		Annotations     map[string]string `json:"annotations,omitempty"`
 	} `json:"metadata"`
 	Status struct {
 		Phase      corev1.PodPhase    `json:"phase,omitempty"`
 		Reason     string             `json:"reason,omitempty"`
 		Message    string             `json:"message,omitempty"`
-		Conditions []disruptionTarget `json:"conditions"`
+		Conditions []disruptionTarget `json:"conditions,omitempty"`
 	} `json:"status"`
 }
 

@@ -56,8 +56,8 @@ func (o *orders) CannotReport(why string) {
 }
 
 // startOrders starts a Reporter that watches n pods, named web-0 and so on. respond answers the
-// requests for orders; its number begins at 1.
-func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http.ResponseWriter, r *http.Request)) *orders {
+// requests for orders; its number begins at 1. change changes the options.
+func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http.ResponseWriter, r *http.Request), change ...func(*orders, *Options)) *orders {
 	t.Helper()
 	a := newAPIServer(t)
 	o := &orders{t: t, api: a, connections: map[string]bool{}}
@@ -86,7 +86,11 @@ func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http
 	log := slog.New(slog.NewTextHandler(&o.log, nil))
 	o.Reporter = NewReporter("n1", o, log)
 	kubeconfig, _, _ := a.files(t)
-	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
+	options := Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log}
+	for _, c := range change {
+		c(o, &options)
+	}
+	o.run(options)
 	o.until("list", func() bool {
 		o.Reporter.mu.Lock()
 		defer o.Reporter.mu.Unlock()
@@ -100,6 +104,9 @@ func (o *orders) run(options Options) {
 	var parts sync.WaitGroup
 	parts.Go(func() { o.Run(ctx) })
 	parts.Go(func() { Watch(ctx, options) })
+	if options.Rejector != nil {
+		parts.Go(func() { options.Rejector.Run(ctx) })
+	}
 	o.t.Cleanup(func() {
 		cancel()
 		parts.Wait()

@@ -35,7 +35,9 @@ type Options struct {
 	Reporter *Reporter
 	// Configz gets the connection.
 	Configz *Configz
-	Log     *slog.Logger
+	// Rejector gets the pods that come to the node; nil if none is rejected.
+	Rejector *Rejector
+	Log      *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends.
@@ -91,7 +93,7 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 		}
 		return err
 	}
-	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, failed, o.Reporter.listening), &corev1.Pod{}, &store{o.Feed, r, o.Reporter}, cache.ReflectorOptions{Name: "pods of " + o.Node})
+	reflector := cache.NewReflectorWithOptions(c.pods(o.Node, failed, o.Reporter.listening), &corev1.Pod{}, &store{o.Feed, r, o.Reporter, o.Rejector}, cache.ReflectorOptions{Name: "pods of " + o.Node})
 	reflector.RunWithContext(ctx)
 	return context.Cause(ctx)
 }
@@ -143,9 +145,16 @@ type store struct {
 	feed     *kube.Feed
 	r        *health
 	reporter *Reporter
+	rejector *Rejector
 }
 
-func (s *store) Add(obj any) error { return s.Update(obj) }
+// Add is called for a pod that was bound to the node since the list.
+func (s *store) Add(obj any) error {
+	if p, ok := obj.(*corev1.Pod); ok {
+		s.rejector.arrived(p)
+	}
+	return s.Update(obj)
+}
 
 func (s *store) Update(obj any) error {
 	p, ok := obj.(*corev1.Pod)
@@ -153,6 +162,7 @@ func (s *store) Update(obj any) error {
 		return fmt.Errorf("%T instead of a pod", obj)
 	}
 	s.reporter.observe(p)
+	s.rejector.observe(p)
 	if relevant(p) {
 		s.feed.Put(factsOf(p))
 	} else {
@@ -168,6 +178,7 @@ func (s *store) Delete(obj any) error {
 		return fmt.Errorf("%T instead of a pod", obj)
 	}
 	s.reporter.gone(string(p.UID))
+	s.rejector.gone(string(p.UID))
 	s.feed.Remove(string(p.UID))
 	s.r.confirm()
 	return nil

@@ -1,0 +1,334 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/evictd/evictd/agent/affinity"
+	"github.com/evictd/evictd/agent/kube"
+)
+
+const (
+	// maxArrivals is how many pods wait for their decision, and maxRejected how many rejected pods are watched for the
+	// kubelet's undoing, for rejectedKept each.
+	maxArrivals, maxRejected = 64, 64
+	rejectedKept             = 5 * time.Minute
+)
+
+// counter counts the results of affinity admission. [kube.Feed] implements it.
+type counter interface{ CountAffinity(result string) }
+
+// Rejector is the admission half of node affinity during execution: it rejects a pod that comes to the node as the
+// kubelet rejects one, if the pod's annotation does not match the Node and nothing of the pod has started. It decides
+// once about a pod, when the watch first shows it, and never about one of a list: such a pod may have been there
+// before.
+type Rejector struct {
+	reporter *Reporter
+	counter  counter
+	log      *slog.Logger
+	wake     chan struct{}
+
+	mu       sync.Mutex
+	arrivals []arrival
+	rejected map[string]*rejection // by UID
+	limits   affinityLimits
+	refusal  string // the last refusal of the API server, as it was logged; empty after a rejection
+}
+
+// arrival is a pod that waits for its decision.
+type arrival struct {
+	uid, namespace, name, annotation string
+	// decided is when the watch has shown the pod: the time in the annotation of the rejection.
+	decided time.Time
+	// sent is set if a rejection was sent, answered or not.
+	sent bool
+}
+
+// isRejected reports whether a pod has the rejection of this arrival.
+func (a *arrival) isRejected(p *corev1.Pod) bool {
+	s := stateOf(p)
+	return a.sent && s.writes(a.decided) > 0 && p.Status.Reason == reasonAffinity
+}
+
+// rejection is a pod that was rejected.
+type rejection struct {
+	arrival
+	message string
+	// writes is how often the rejection was written, and again is set if it must be written again.
+	writes int
+	again  bool
+}
+
+// NewRejector returns a Rejector with the connection and the events of a Reporter.
+func NewRejector(reporter *Reporter, counter counter, log *slog.Logger) *Rejector {
+	counter.CountAffinity("")
+	return &Rejector{reporter: reporter, counter: counter, log: log, wake: make(chan struct{}, 1), rejected: map[string]*rejection{}}
+}
+
+// Run decides about the pods that come to the node until ctx ends, one at a time: the bounds count what was decided.
+func (r *Rejector) Run(ctx context.Context) {
+	for {
+		a, again, ok := r.take()
+		switch {
+		case !ok:
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.wake:
+			}
+		case ctx.Err() != nil:
+			return
+		case again != nil:
+			r.assert(ctx, again)
+		default:
+			r.count(ctx, &a)
+		}
+	}
+}
+
+// take returns what is done next: a pod to decide on, or a rejection that the kubelet has undone.
+func (r *Rejector) take() (a arrival, again *rejection, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.rejected {
+		if j.again {
+			j.again = false
+			return a, j, true
+		}
+	}
+	if len(r.arrivals) == 0 {
+		return a, nil, false
+	}
+	a = r.arrivals[0]
+	r.arrivals = append(r.arrivals[:0], r.arrivals[1:]...)
+	return a, nil, true
+}
+
+// arrived queues a pod that the watch shows for the first time.
+func (r *Rejector) arrived(p *corev1.Pod) {
+	annotation, ok := p.Annotations[affinity.Annotation]
+	if r == nil || !ok || exempt(p) {
+		return
+	}
+	now := time.Now()
+	result := left(p, now)
+	r.mu.Lock()
+	switch {
+	case result != "":
+	case len(annotation) > affinity.MaxAnnotation:
+		result = kube.AffinityInvalid
+	case len(r.arrivals) >= maxArrivals:
+		result = kube.AffinityRate
+	default:
+		r.arrivals = append(r.arrivals, arrival{string(p.UID), p.Namespace, p.Name, strings.Clone(annotation), now, false})
+		r.notify()
+	}
+	r.mu.Unlock()
+	if result != "" {
+		r.counter.CountAffinity(result)
+	}
+}
+
+// observe takes the state of a pod from the watch. It finds a rejection that the kubelet has undone.
+func (r *Rejector) observe(p *corev1.Pod) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.rejected[string(p.UID)]
+	if j == nil {
+		return
+	}
+	s := stateOf(p)
+	if s.writes(j.decided) == j.writes && j.writes < maxWrites && !s.deleting && s.undone() && unstarted(p) {
+		j.again = true
+		r.notify()
+	}
+}
+
+// gone forgets a pod that has left the API.
+func (r *Rejector) gone(uid string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.rejected, uid)
+}
+
+func (r *Rejector) notify() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// count decides about a pod and counts the result.
+func (r *Rejector) count(ctx context.Context, a *arrival) {
+	result := r.decide(ctx, a)
+	if result != "" {
+		r.counter.CountAffinity(result)
+	}
+	r.log.Debug("decided whether the node admits a pod with a node affinity during execution", "pod", a.namespace+"/"+a.name, "result", result)
+}
+
+// decide returns the result of affinity admission; empty for a pod that is gone or exempt. Conflicts and requests that
+// may succeed later are repeated until affinityDeadline.
+func (r *Rejector) decide(parent context.Context, a *arrival) string {
+	ctx, cancel := context.WithDeadline(parent, a.decided.Add(affinityDeadline))
+	defer cancel()
+	for delay := firstDelay; ; delay *= 2 {
+		result, err := r.try(ctx, a)
+		if err == nil {
+			return result
+		}
+		switch outcomeOf(err) {
+		case podGone:
+			return ""
+		case refused, forbidden, tooLarge:
+			r.refuse(a, err)
+			return kube.AffinityRefused
+		}
+		r.log.Debug("could not decide whether the node admits a pod; trying again", "pod", a.namespace+"/"+a.name, "error", oneLine(err.Error()))
+		select {
+		case <-ctx.Done():
+			return r.late(parent, a)
+		case <-time.After(max(delay, retryAfter(err))):
+		}
+	}
+}
+
+// late returns the result for a pod whose time has passed. A write without an answer may have succeeded.
+func (r *Rejector) late(ctx context.Context, a *arrival) string {
+	c, p := r.reporter.link(), &corev1.Pod{}
+	if a.sent && c != nil && c.read(ctx, p, "pods", a.namespace, a.name) == nil && a.isRejected(p) {
+		r.note(a, p.Status.Message)
+		return kube.AffinityRejected
+	}
+	return kube.AffinityLate
+}
+
+// refuse logs a refusal of the API server once, until a rejection succeeds: each new pod may have the same.
+func (r *Rejector) refuse(a *arrival, err error) {
+	text := oneLine(err.Error())
+	r.mu.Lock()
+	known := r.refusal != ""
+	r.refusal = text
+	r.mu.Unlock()
+	if !known {
+		r.log.Warn("could not reject a pod that does not match the node; such pods run until evictd-controller evicts them",
+			"pod", a.namespace+"/"+a.name, "error", text)
+	}
+}
+
+// try decides by the Node and the pod as they are now.
+func (r *Rejector) try(ctx context.Context, a *arrival) (result string, err error) {
+	c := r.reporter.link()
+	if c == nil {
+		return "", errors.New("not connected to the API server")
+	}
+	n, p := &corev1.Node{}, &corev1.Pod{}
+	if err := c.read(ctx, n, "nodes", "", r.reporter.node); err != nil {
+		return "", err
+	}
+	if message, err := mismatch(a.annotation, n); err != nil || message == "" {
+		return matched(err), nil
+	}
+	if err := c.read(ctx, p, "pods", a.namespace, a.name); err != nil {
+		return "", err
+	}
+	annotation, ok := p.Annotations[affinity.Annotation]
+	if string(p.UID) == a.uid && a.isRejected(p) { // by a write without an answer
+		r.note(a, p.Status.Message)
+		return kube.AffinityRejected, nil
+	}
+	if string(p.UID) != a.uid || !ok || exempt(p) {
+		return "", nil
+	}
+	message, err := mismatch(annotation, n)
+	if err != nil || message == "" {
+		return matched(err), nil
+	}
+	if result := left(p, time.Now()); result != "" {
+		return result, nil
+	}
+	if leavesPods(n) {
+		return kube.AffinityNode, nil
+	}
+	return r.reject(ctx, c, a, p, message)
+}
+
+// matched returns the result for an annotation without a mismatch.
+func matched(err error) string {
+	if err != nil {
+		return kube.AffinityInvalid
+	}
+	return kube.AffinityMatched
+}
+
+// reject marks a pod Failed if it is still as it was read.
+func (r *Rejector) reject(ctx context.Context, c *connection, a *arrival, p *corev1.Pod, message string) (result string, err error) {
+	if !a.sent {
+		if result := r.limits.take(workloadOf(p), time.Now()); result != "" {
+			return result, nil
+		}
+	}
+	if !r.reporter.enforces() {
+		r.log.Info("would reject a pod that does not match the node", "pod", a.namespace+"/"+a.name, "message", message, "dry_run", true)
+		return kube.AffinityWouldReject, nil
+	}
+	a.sent = true
+	if err := c.reject(ctx, a, p.ResourceVersion, message, 1); err != nil {
+		return "", err
+	}
+	r.note(a, message)
+	return kube.AffinityRejected, nil
+}
+
+// note records, logs and announces a rejection.
+func (r *Rejector) note(a *arrival, message string) {
+	now := time.Now()
+	r.mu.Lock()
+	r.refusal = ""
+	for uid, j := range r.rejected {
+		if now.Sub(j.decided) > rejectedKept {
+			delete(r.rejected, uid)
+		}
+	}
+	if len(r.rejected) < maxRejected {
+		r.rejected[a.uid] = &rejection{arrival: *a, message: message, writes: 1}
+	}
+	r.mu.Unlock()
+	r.log.Info("rejected a pod that does not match the node", "pod", a.namespace+"/"+a.name, "message", message,
+		"after", now.Sub(a.decided).Round(time.Millisecond).String())
+	e := newEvent(r.reporter.node, reasonAffinity, message, a.uid, corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: a.namespace, Name: a.name, UID: types.UID(a.uid),
+	}, now)
+	e.Action = "Reject"
+	r.reporter.announceRejection(e)
+}
+
+// assert writes a rejection again that the kubelet has undone: it writes the status that it had in mind when the pod
+// came. It is not repeated if it fails.
+func (r *Rejector) assert(ctx context.Context, j *rejection) {
+	c := r.reporter.link()
+	if c == nil {
+		return
+	}
+	r.mu.Lock()
+	j.writes++
+	write := j.writes
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := c.reject(ctx, &j.arrival, "", j.message, write)
+	r.log.Info("kubelet had undone the rejection of a pod; wrote it again", "pod", j.namespace+"/"+j.name, "write", write, "error", err)
+}
