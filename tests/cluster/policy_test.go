@@ -68,6 +68,13 @@ const (
 	clausePhase      = "the phase may only"
 	clauseConditions = "of the conditions"
 	clauseDisruption = "the condition DisruptionTarget"
+
+	clauseRejectAnnotation = "only with the annotation evictd.io/required"
+	clauseRejectPending    = "only while it is Pending"
+	clauseRejectStarted    = "before a container"
+	clauseRejectDaemon     = "of a DaemonSet"
+	clauseRejectMessage    = "the message of the kubelet"
+	clauseRejectMark       = "another value of the annotation"
 )
 
 // policyCases returns the writes. UID stands for the UID of the pod.
@@ -98,6 +105,11 @@ func policyCases() []policyCase {
 		out, _ := json.Marshal(a) // it was JSON
 		return string(out)
 	}
+	rejects := func(changes ...string) string {
+		body := `{"metadata":{"uid":"UID","resourceVersion":"RV","annotations":{"evictd.io/evicted":"2026-01-01T00:00:00.000Z/1"}},
+			"status":{"phase":"Failed","reason":"NodeAffinity","message":"Predicate NodeAffinity failed: m"}}`
+		return strings.NewReplacer(changes...).Replace(body)
+	}
 	conditionsOnly := func(list ...string) string {
 		return `{"metadata":{"uid":"UID"},"status":{"conditions":[` + strings.Join(list, ",") + `]}}`
 	}
@@ -112,6 +124,9 @@ func policyCases() []policyCase {
 		{"mark over an old condition", "n1", patch, "disrupted", conditionsOnly(disruptionTarget("True", "TerminationByEvictd")), ""},
 		{"annotation alone", "n1", patch, "running", `{"metadata":{"annotations":{"evictd.io/evicted":"x"}}}`, ""},
 		{"delete", "n1", remove, "running", grace1, ""},
+		{"reject", "n1", patch, "misfit", rejects(), ""},
+		{"reject a pod whose containers wait", "n1", patch, "misfit-waiting", rejects(), ""},
+		{"reject again", "n1", patch, "misfit-undone", rejects("/1", "/2"), ""},
 		{"delete a pod with many annotations", "n1", remove, "crowded", grace1, ""},
 		{"delete with a longer grace period", "n1", remove, "running", strings.Replace(grace1, "1", "30", 1), ""},
 		{"delete a pod that has failed", "n1", remove, "failed", grace1, ""},
@@ -159,6 +174,18 @@ func policyCases() []policyCase {
 		{"message alone", "n1", patch, "running", `{"status":{"message":"x"}}`, clausePhase},
 		{"remove the reason", "n1", patch, "failed", `{"status":{"reason":null}}`, clausePhase},
 		{"fail a pod that has succeeded", "n1", patch, "succeeded", ok, clausePhase},
+		{"reject from another node", "n2", patch, "misfit", rejects(), clauseOnNode},
+		{"reject a pod without the annotation", "n1", patch, "pending", rejects(), clauseRejectAnnotation},
+		{"reject a running pod", "n1", patch, "misfit-unstarted", rejects(), clauseRejectPending},
+		{"reject a pod that was evicted", "n1", patch, "misfit-evicted", rejects("/1", "/2"), clauseRejectPending},
+		{"reject a pod with a container", "n1", patch, "misfit-created", rejects(), clauseRejectStarted},
+		{"reject a pod with an init container", "n1", patch, "misfit-initialized", rejects(), clauseRejectStarted},
+		{"reject a pod whose container has ended", "n1", patch, "misfit-ended", rejects(), clauseRejectStarted},
+		{"reject a pod of a DaemonSet", "n1", patch, "misfit-daemon", rejects(), clauseRejectDaemon},
+		{"reject with another message", "n1", patch, "misfit", rejects("Predicate NodeAffinity failed: m", "x"), clauseRejectMessage},
+		{"reject without a message", "n1", patch, "misfit", rejects(`,"message":"Predicate NodeAffinity failed: m"`, ""), clauseRejectMessage},
+		{"reject without the annotation of evictd", "n1", patch, "misfit", rejects(`,"annotations":{"evictd.io/evicted":"2026-01-01T00:00:00.000Z/1"}`, ""), clauseRejectMark},
+		{"reject and add a label", "n1", patch, "misfit", rejects(`"annotations"`, `"labels":{"a":"b"},"annotations"`), clauseMetadata},
 		{"change a condition", "n1", patch, "running", also(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`), clauseConditions},
 		{"add a condition", "n1", patch, "running", also(`{"status":{"conditions":[{"type":"example.com/Other","status":"True"}]}}`), clauseConditions},
 		{"remove a condition", "n1", patch, "running", also(`{"status":{"conditions":[{"type":"Ready","$patch":"delete"}]}}`), clauseConditions},
@@ -188,6 +215,26 @@ func (r *rig) policyPods() {
 			r.patch(name, runningStatus)
 		}
 	}
+	for name, status := range map[string]string{
+		"misfit":             "",
+		"misfit-daemon":      "",
+		"misfit-waiting":     `"containerStatuses":[` + containerStatus(`"waiting":{"reason":"ContainerCreating"}`, "") + `]`,
+		"misfit-undone":      `"phase":"Failed"`,
+		"misfit-evicted":     `"phase":"Failed","reason":"Evicted"`,
+		"misfit-unstarted":   `"phase":"Running"`,
+		"misfit-created":     `"containerStatuses":[` + containerStatus(`"waiting":{"reason":"ContainerCreating"}`, "containerd://x") + `]`,
+		"misfit-initialized": `"initContainerStatuses":[` + containerStatus(`"running":{"startedAt":"2026-01-01T00:00:00Z"}`, "") + `]`,
+		"misfit-ended":       `"containerStatuses":[` + containerStatus(`"terminated":{"exitCode":1}`, "") + `]`,
+	} {
+		metadata := `,"annotations":{"evictd.io/required-during-execution":"x"}`
+		if name == "misfit-daemon" {
+			metadata += `,"ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","uid":"u","controller":true}]`
+		}
+		r.must("POST", "/api/v1/namespaces/default/pods", policyPod(name, "n1", metadata))
+		if status != "" {
+			r.patch(name, `{"status":{`+status+`}}`)
+		}
+	}
 	uid := func(pod string) string {
 		return decode[named](r.t, r.must("GET", "/api/v1/namespaces/default/pods/"+pod, "")).Metadata.UID
 	}
@@ -195,6 +242,11 @@ func (r *rig) policyPods() {
 	r.patch("disrupted", `{"status":{"conditions":[`+disruptionTarget("False", "EvictionByEvictionAPI")+`]}}`)
 	r.patch("succeeded", `{"status":{"phase":"Succeeded"}}`)
 	r.must("DELETE", "/api/v1/namespaces/default/pods/terminating", "")
+}
+
+// containerStatus returns the status of a container in a state.
+func containerStatus(state, id string) string {
+	return fmt.Sprintf(`{"name":"main","image":"x","imageID":"","ready":false,"restartCount":0,"state":{%s},"containerID":%q}`, state, id)
 }
 
 func (r *rig) patch(pod, body string) {
