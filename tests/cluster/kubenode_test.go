@@ -45,6 +45,8 @@ type kubeNode struct {
 	// it only without the taint.
 	transition time.Duration
 	settings   string // further lines of evictd's configuration
+	kubeFlags  []string
+	rejected   []string // pods, by reject
 }
 
 // startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node
@@ -234,7 +236,7 @@ kube: {uid: %d}
 func (c *kubeNode) startKube() {
 	c.t.Helper()
 	c.kube = c.rig.start("evictd-kube", filepath.Join(c.programs, "evictd-kube"), &syscall.Credential{Uid: kubeUID, Gid: kubeUID},
-		"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket())
+		append([]string{"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket()}, c.kubeFlags...)...)
 }
 
 // status returns evictd's status; the test fails if it does not answer.
