@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/evictd/evictd/agent/affinity/webhook"
 	"github.com/evictd/evictd/agent/controller/serving"
 )
 
@@ -31,8 +32,9 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 	}
 	certificate := &serving.Certificate{}
 	numbers := serving.NewMetrics(certificate)
+	pods := webhook.New()
 	server := &serving.Server{
-		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers)), Certificate: certificate, Metrics: numbers, Log: o.Log,
+		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers), pods), Certificate: certificate, Metrics: numbers, Log: o.Log,
 	}
 	var source manager.Runnable = &serving.Files{Directory: o.WebhookCertDir, Certificate: certificate, Metrics: numbers, Log: o.Log}
 	if o.keepsCertificate() {
@@ -45,7 +47,7 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 			Wake: wake, Elected: m.Elected(), Metrics: numbers, Log: o.Log,
 		}
 	}
-	if err := ctrlmetrics.Registry.Register(numbers); err != nil {
+	if err := errors.Join(ctrlmetrics.Registry.Register(numbers), ctrlmetrics.Registry.Register(pods)); err != nil {
 		return fmt.Errorf("register metrics of the webhook: %w", err)
 	}
 	if err := errors.Join(m.Add(source), m.Add(server), m.AddReadyzCheck("webhook", server.Check)); err != nil {
@@ -55,8 +57,10 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 }
 
 // webhookHandler returns what the server answers.
-func webhookHandler(*serving.Bodies) http.Handler {
-	return http.NewServeMux()
+func webhookHandler(bodies *serving.Bodies, pods http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/mutate/pods", bodies.Bound(webhook.MaxBody, pods))
+	return mux
 }
 
 // webhookWake returns a channel that has a value after a change of the Secret with the certificate, or of the
