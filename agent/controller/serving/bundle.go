@@ -19,7 +19,7 @@ const (
 	ConfigurationName = "evictd-controller"
 	WebhookName       = "node-affinity.evictd.io"
 
-	// bundleInterval is the time between two writes of a bundle. Another program may write it, too.
+	// bundleInterval is the time between two writes of the same bundle. Another program may write it, too.
 	bundleInterval = time.Minute
 )
 
@@ -44,13 +44,13 @@ func (k *Keeper) writeBundle(ctx context.Context) error {
 	if patch == nil || err != nil {
 		return err
 	}
-	if !k.bundleAt.IsZero() && time.Since(k.bundleAt) < bundleInterval {
+	if bytes.Equal(want, k.bundle) && time.Since(k.bundleAt) < bundleInterval {
 		return fmt.Errorf("MutatingWebhookConfiguration %s: %w", ConfigurationName, errBundle)
 	}
 	if err := k.Writer.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch)); err != nil {
 		return fmt.Errorf("set the caBundle of MutatingWebhookConfiguration %s: %w", ConfigurationName, err)
 	}
-	k.bundleAt = time.Now()
+	k.bundle, k.bundleAt = want, time.Now()
 	k.Log.Info("authority of the serving certificate set", "object", "MutatingWebhookConfiguration "+ConfigurationName)
 	return nil
 }

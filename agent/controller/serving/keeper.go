@@ -49,9 +49,11 @@ type Keeper struct {
 
 	leader bool
 	// known is what the Secret had when it was last read or written; nil if that could not be used.
-	known    *material
-	problem  string
-	bundleAt time.Time // when a bundle was last written
+	known   *material
+	problem string
+	// bundle is the last one that was written, and bundleAt when.
+	bundle   []byte
+	bundleAt time.Time
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -142,14 +144,14 @@ func (k *Keeper) readOrWrite(ctx context.Context) error {
 	}
 	if secret.Labels[labelManagedBy] != managedBy {
 		k.known = nil
-		return fmt.Errorf("Secret %s/%s was not made by evictd-controller, since it lacks the label %s=%s: delete it, or set --webhook-cert-dir",
+		return fmt.Errorf("the Secret %s/%s was not made by evictd-controller, since it lacks the label %s=%s: delete it, or set --webhook-cert-dir",
 			k.Namespace, SecretName, labelManagedBy, managedBy)
 	}
 	m, err := parseMaterial(secret.Data, k.serverName())
 	if err != nil {
 		k.known = nil
 		if !k.leader {
-			return fmt.Errorf("Secret %s/%s: %w: the leader must make it again", k.Namespace, SecretName, err)
+			return fmt.Errorf("the Secret %s/%s: %w: the leader must make it again", k.Namespace, SecretName, err)
 		}
 		k.Log.Warn("the Secret of the serving certificate is damaged; it is made again", "secret", k.Namespace+"/"+SecretName, "error", err)
 	}
@@ -163,7 +165,7 @@ func (k *Keeper) readOrWrite(ctx context.Context) error {
 		}
 	}
 	if m.serving == nil {
-		return fmt.Errorf("Secret %s/%s has no serving certificate for %s: the leader must sign one", k.Namespace, SecretName, k.serverName())
+		return fmt.Errorf("the Secret %s/%s has no serving certificate for %s: the leader must sign one", k.Namespace, SecretName, k.serverName())
 	}
 	k.use(m)
 	return nil

@@ -208,7 +208,6 @@ func TestKeeperDeleted(t *testing.T) {
 		synctest.Wait()
 		elect(one)
 		first := a.secret(t)
-		time.Sleep(time.Hour)
 		if err := a.Delete(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +285,6 @@ func TestKeeperDamaged(t *testing.T) {
 			if !bytes.Equal(two.serves(t), before.Data[keyServing]) {
 				t.Errorf("%s ended the certificate in use", key)
 			}
-			time.Sleep(2 * bundleInterval)
 			wake(one, two)
 			a.inSync(t, one, two)
 			return before
