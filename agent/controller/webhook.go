@@ -68,11 +68,7 @@ func webhookHandler(bodies *serving.Bodies, pods http.Handler) http.Handler {
 func webhookWake(ctx context.Context, informers ctrlcache.Cache, namespace string) (<-chan struct{}, error) {
 	wake := make(chan struct{}, 1)
 	changed := func(object any) {
-		o, ok := object.(client.Object)
-		if unknown, gone := object.(cache.DeletedFinalStateUnknown); gone {
-			o, ok = unknown.Obj.(client.Object)
-		}
-		if _, secret := o.(*corev1.Secret); !ok || secret && (o.GetName() != serving.SecretName || o.GetNamespace() != namespace) {
+		if !concernsWebhook(object, namespace) {
 			return
 		}
 		select {
@@ -91,6 +87,21 @@ func webhookWake(ctx context.Context, informers ctrlcache.Cache, namespace strin
 		}
 	}
 	return wake, nil
+}
+
+// concernsWebhook reports whether an object of an informer is the Secret with the certificate or the configuration of
+// the webhook, of which the informer has the own one only.
+func concernsWebhook(object any, namespace string) bool {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	switch o := object.(type) {
+	case *corev1.Secret:
+		return o.Name == serving.SecretName && o.Namespace == namespace
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		return true
+	}
+	return false
 }
 
 // webhookRights are those of deploy/kubernetes/controller-serving/rbac.yaml, which a certificate in a Secret needs.
