@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Implies reports whether each term of a selector has all requirements of one of the terms of another one, in any order.
+// Implies reports whether each term of a selector has all requirements of a term of another one, in any order.
 // Then a node that matches the selector matches the other, too, and [And] of both would add nothing. The reverse does
 // not hold: a selector can imply another one without that. It is false, too, for selectors that are too large for And.
 func Implies(existing, other *corev1.NodeSelector) bool {

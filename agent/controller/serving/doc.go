@@ -1,7 +1,7 @@
 // Package serving is the HTTPS server of the controller, for what the API server and schedulers ask of it. It runs in
 // every replica, with or without the leadership.
 //
-//   - [Server] serves, from its start on and with TLS 1.2 or later. Connections, headers and bodies are bounded, so that
+//   - [Server] serves, from its start on and with TLS 1.2 or later. Connections and bodies are bounded, so that
 //     a client which sends much, or slowly, or nothing, neither uses up the memory nor keeps the others out.
 //   - [Certificate] is what it serves with. It comes from files ([Files]), or from a Secret that the replicas share
 //     ([Keeper]).
