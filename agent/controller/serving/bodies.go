@@ -27,7 +27,7 @@ func NewBodies(m *Metrics) *Bodies {
 	return &Bodies{metrics: m, clients: make(map[netip.Addr]int64)}
 }
 
-// Bound returns a handler whose requests are POSTs with a body of up to limit bytes, of a length that their header says.
+// Bound returns a handler whose requests are POSTs with a body of up to limit bytes, and a length in the header.
 // Others are refused with 405, 411 or 413, and with 503 while too many large ones are being handled.
 func (b *Bodies) Bound(limit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
