@@ -11,9 +11,10 @@ func TestWhoLinksTheAPIClient(t *testing.T) {
 	const kube, controller = module + "agent/kube/cluster", module + "agent/controller"
 	clients := map[string]string{
 		kube: kube, module + "cmd/evictd-kube": kube,
-		controller: controller, module + "agent/controller/affinity": controller, module + "cmd/evictd-controller": controller,
+		controller: controller, module + "agent/controller/affinity": controller, module + "agent/controller/serving": controller,
+		module + "cmd/evictd-controller": controller,
 	}
-	types := map[string]bool{module + "agent/affinity": true, module + "cmd/evictctl": true}
+	types := map[string]bool{module + "agent/affinity": true, module + "agent/affinity/webhook": true, module + "cmd/evictctl": true}
 	linked := map[string]bool{}
 	for _, p := range list(t, "./...") {
 		if strings.HasPrefix(p.ImportPath, module+"tests/") {

@@ -79,10 +79,7 @@ func both(a, b []corev1.NodeSelectorRequirement) []corev1.NodeSelectorRequiremen
 		out = append(out, *q.DeepCopy())
 	}
 	for _, q := range b {
-		equal := func(o corev1.NodeSelectorRequirement) bool {
-			return o.Key == q.Key && o.Operator == q.Operator && slices.Equal(o.Values, q.Values)
-		}
-		if !slices.ContainsFunc(a, equal) {
+		if !slices.ContainsFunc(a, func(o corev1.NodeSelectorRequirement) bool { return sameRequirement(&o, &q) }) {
 			out = append(out, *q.DeepCopy())
 		}
 	}

@@ -4,25 +4,28 @@ import (
 	"fmt"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/evictd/evictd/agent/controller/affinity"
+	"github.com/evictd/evictd/agent/controller/serving"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 )
 
 // cacheOptions restrict the watches: ConfigMaps and Secrets of the controller's namespace only, and of each object only
 // what the controller uses. Nodes keep more of it unless affinity is off.
-func cacheOptions(namespace string, mode affinity.Mode) ctrlcache.Options {
+func cacheOptions(o *Options) ctrlcache.Options {
 	node := stripNode
-	if mode != affinity.Off {
+	if o.Affinity != affinity.Off {
 		node = stripNodeForAffinity
 	}
-	own := map[string]ctrlcache.Config{namespace: {}}
-	return ctrlcache.Options{
+	own := map[string]ctrlcache.Config{o.Namespace: {}}
+	options := ctrlcache.Options{
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]ctrlcache.ByObject{
 			&corev1.Node{}:         {Transform: strip(node)},
@@ -31,6 +34,14 @@ func cacheOptions(namespace string, mode affinity.Mode) ctrlcache.Options {
 			&corev1.Secret{}:       {Transform: strip(stripSecret), Namespaces: own},
 		},
 	}
+	if o.keepsCertificate() {
+		// The account may watch this one only.
+		options.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = ctrlcache.ByObject{
+			Field:     fields.OneTermEqualSelector("metadata.name", serving.ConfigurationName),
+			Transform: strip(func(*admissionregistrationv1.MutatingWebhookConfiguration) {}),
+		}
+	}
+	return options
 }
 
 // strip returns a transform that calls f and removes what no object is read for.

@@ -73,7 +73,7 @@ func TestStrippedSecret(t *testing.T) {
 
 // Only ConfigMaps and Secrets of the controller's namespace are watched.
 func TestWatchedNamespaces(t *testing.T) {
-	for object, o := range cacheOptions("evictd", affinity.Observe).ByObject {
+	for object, o := range cacheOptions(&Options{Namespace: "evictd", Affinity: affinity.Observe}).ByObject {
 		_, own := o.Namespaces["evictd"]
 		switch object.(type) {
 		case *corev1.ConfigMap, *corev1.Secret:

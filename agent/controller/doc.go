@@ -1,7 +1,7 @@
 // Package controller fences dead nodes of a cluster: it observes Nodes and their Leases, asks agent/fence what to do,
 // saves the state in a NodeFence object, and then carries out the orders. It decides nothing itself. Its subdirectory
-// affinity evicts pods that violate their node affinity. Only these import controller-runtime, and cmd/evictd-controller
-// is the only program that links it.
+// affinity evicts pods that violate their node affinity, and its subdirectory serving is the HTTPS server of the mutating
+// webhook. Only these import controller-runtime, and cmd/evictd-controller is the only program that links it.
 //
 // What it adds to the decision:
 //

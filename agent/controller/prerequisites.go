@@ -79,9 +79,11 @@ type prerequisites struct {
 	namespace  string
 	elect      bool
 	mode       affinity.Mode
+	// certificate is true if the controller makes one for its webhook.
+	certificate bool
 }
 
-func newPrerequisites(config *rest.Config, namespace string, elect bool, mode affinity.Mode) (*prerequisites, error) {
+func newPrerequisites(config *rest.Config, namespace string, elect bool, mode affinity.Mode, certificate bool) (*prerequisites, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout, config.QPS = requestTimeout, -1 // one request at a time, two dozen in all
 	types, err := discovery.NewDiscoveryClientForConfig(config)
@@ -102,13 +104,14 @@ func newPrerequisites(config *rest.Config, namespace string, elect bool, mode af
 	}
 	return &prerequisites{
 		types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), objects.Namespaces(), namespace, elect, mode,
+		certificate,
 	}, nil
 }
 
 // awaitPrerequisites waits until the API server answers, has the type NodeFence and the namespace, and allows all that
 // the controller does. A right that is missing would else be found in the middle of a fence.
 func awaitPrerequisites(ctx context.Context, config *rest.Config, o *Options) error {
-	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect, o.Affinity)
+	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect, o.Affinity, o.keepsCertificate())
 	if err != nil {
 		return fmt.Errorf("client of the API server: %w: correct the kubeconfig", err)
 	}
@@ -146,6 +149,11 @@ func (p *prerequisites) check(ctx context.Context) error {
 	}
 	if err := p.checkRights(ctx, rights(p.namespace, p.elect, p.mode), "deploy/kubernetes/controller/rbac.yaml"); err != nil {
 		return err
+	}
+	if p.certificate {
+		if err := p.checkRights(ctx, webhookRights(p.namespace), "deploy/kubernetes/controller-serving"); err != nil {
+			return err
+		}
 	}
 	switch _, err := p.namespaces.Get(ctx, remediatorNamespace, metav1.GetOptions{}); {
 	case apierrors.IsNotFound(err):

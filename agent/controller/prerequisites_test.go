@@ -26,6 +26,8 @@ type startServer struct {
 	// missing is a right: resource, name and verb.
 	missing string
 	asked   []string
+	// certificate is whether the controller makes one.
+	certificate bool
 }
 
 func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +84,7 @@ func (s *startServer) check(t *testing.T, elect bool, mode affinity.Mode) error 
 	server := httptest.NewServer(s)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	p, err := newPrerequisites(config, "evictd", elect, mode)
+	p, err := newPrerequisites(config, "evictd", elect, mode, s.certificate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,8 +106,11 @@ func TestPrerequisites(t *testing.T) {
 		"no Lease delete, no remediator": {server: startServer{missing: "leases delete"}},
 		"no Lease delete": {startServer{missing: "leases delete", remediators: true},
 			[]string{"leases.coordination.k8s.io in medik8s-leases delete", "apply deploy/kubernetes/controller/medik8s"}},
-		"no Lease read": {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
-		"no namespace":  {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
+		"no Lease read":        {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
+		"no webhook, no patch": {server: startServer{missing: "mutatingwebhookconfigurations patch"}},
+		"no patch": {startServer{missing: "mutatingwebhookconfigurations patch", certificate: true},
+			[]string{"mutatingwebhookconfigurations.admissionregistration.k8s.io evictd-controller patch", "apply deploy/kubernetes/controller-serving"}},
+		"no namespace": {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
 	} {
 		err := tt.server.check(t, true, affinity.Enforce)
 		if (err == nil) != (tt.want == nil) {
@@ -126,13 +131,13 @@ func TestPrerequisites(t *testing.T) {
 
 // TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
 func TestRights(t *testing.T) {
-	s := &startServer{remediators: true}
+	s := &startServer{remediators: true, certificate: true}
 	if err := s.check(t, true, affinity.Observe); err != nil {
 		t.Fatal(err)
 	}
 	var documents []string
-	for _, name := range []string{"rbac.yaml", "medik8s/rbac.yaml"} {
-		content, err := os.ReadFile("../../deploy/kubernetes/controller/" + name)
+	for _, name := range []string{"controller/rbac.yaml", "controller/medik8s/rbac.yaml", "controller-serving/rbac.yaml"} {
+		content, err := os.ReadFile("../../deploy/kubernetes/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,6 +67,10 @@ type Options struct {
 	NodeName string
 	// KdumpAddress is where datagrams of dump kernels are received; empty or "0": nowhere.
 	KdumpAddress string
+	// WebhookAddress is where the API server and schedulers are served; empty or "0": nowhere.
+	WebhookAddress string
+	// WebhookCertDir has the certificate of that server; empty: the controller makes one.
+	WebhookCertDir string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
 	// Affinity says what is done about pods that violate their node affinity.
@@ -140,7 +144,7 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 		return nil, fmt.Errorf("types of the API: %w", err)
 	}
 	options := manager.Options{
-		Scheme: scheme, Cache: cacheOptions(o.Namespace, o.Affinity), Logger: logger,
+		Scheme: scheme, Cache: cacheOptions(o), Logger: logger,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress: o.ProbeAddress,
 		LeaseDuration:          new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
@@ -234,7 +238,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	return registerAffinity(m, o, events)
+	return errors.Join(registerAffinity(m, o, events), registerWebhook(ctx, m, o))
 }
 
 func fencedNode(ctx context.Context, o client.Object) []reconcile.Request {

@@ -39,6 +39,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":9189", "serve the metrics at `ADDR`; 0 serves none")
 	flags.StringVar(&o.ProbeAddress, "probe-address", "0", "serve /healthz and /readyz at `ADDR`; 0 serves none")
 	flags.StringVar(&o.KdumpAddress, "kdump-address", "0", "receive the datagrams of fence_kdump_send at `ADDR`, such as :7410, and switch a node off that sends them only after its dump; 0 receives none")
+	flags.StringVar(&o.WebhookAddress, "webhook-address", "0", "serve the API server and schedulers by HTTPS at `ADDR`, such as :9443, in every replica; 0 serves none")
+	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", "", "serve them with the certificate tls.crt and the key tls.key in `DIR`; without it, evictd-controller makes them and keeps them in the Secret evictd-controller-webhook")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
@@ -70,6 +72,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
 	case !listenable(o.KdumpAddress):
 		problem = fmt.Sprintf("--kdump-address is HOST:PORT, :PORT or 0, not %q", o.KdumpAddress)
+	case !listenable(o.WebhookAddress):
+		problem = fmt.Sprintf("--webhook-address is HOST:PORT, :PORT or 0, not %q", o.WebhookAddress)
+	case o.WebhookCertDir != "" && !filepath.IsAbs(o.WebhookCertDir):
+		problem = fmt.Sprintf("--webhook-cert-dir is an absolute path, not %q", o.WebhookCertDir)
 	case !filepath.IsAbs(o.AgentsDirectory):
 		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
 	case modeErr != nil:

@@ -24,6 +24,8 @@ func TestFlags(t *testing.T) {
 		{[]string{"--metrics-address", ""}, exitUsage, "", "--metrics-address is"},
 		{[]string{"--affinity", "perhaps"}, exitUsage, "", `--affinity is observe, enforce or off, not "perhaps"`},
 		{[]string{"--probe-address", ":70000"}, exitUsage, "", "--probe-address is"},
+		{[]string{"--webhook-address", "9443"}, exitUsage, "", `--webhook-address is HOST:PORT, :PORT or 0, not "9443"`},
+		{[]string{"--webhook-cert-dir", "certs"}, exitUsage, "", `--webhook-cert-dir is an absolute path, not "certs"`},
 		{[]string{"--kdump-address", "7410"}, exitUsage, "", `--kdump-address is HOST:PORT, :PORT or 0, not "7410"`},
 		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
 	} {

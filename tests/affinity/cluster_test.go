@@ -210,7 +210,7 @@ func (c *cluster) install(config string) {
 }
 
 // startController starts evictd-controller with the rights of its service account, and returns what ends it.
-func (c *cluster) startController(program, mode string) (stop func()) {
+func (c *cluster) startController(program, mode string, args ...string) (stop func()) {
 	c.t.Helper()
 	config, err := c.Kubeconfig("evictd-controller", controllerToken)
 	if err != nil {
@@ -225,7 +225,7 @@ func (c *cluster) startController(program, mode string) (stop func()) {
 		c.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(program, "--kubeconfig", config, "--namespace", namespace, "--metrics-address", c.metrics, "--affinity", mode)
+	cmd := exec.Command(program, append(args, "--kubeconfig", config, "--namespace", namespace, "--metrics-address", c.metrics, "--affinity", mode)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := daemon.StartService(cmd)
 	if err != nil {
@@ -238,6 +238,19 @@ func (c *cluster) startController(program, mode string) (stop func()) {
 	})
 	c.t.Cleanup(stop)
 	return stop
+}
+
+// awaitReady waits until evictd-controller is ready.
+func (c *cluster) awaitReady(probes string) {
+	c.t.Helper()
+	c.await("evictd-controller to be ready", func() (bool, error) {
+		resp, err := http.Get("http://" + probes + "/readyz")
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, errors.New(resp.Status)
+	})
 }
 
 func (c *cluster) controllerLog() string {

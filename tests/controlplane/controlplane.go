@@ -191,6 +191,8 @@ func (c *ControlPlane) StartAPI(ctx context.Context) error {
 		"--enable-admission-plugins", "NodeRestriction", "--disable-admission-plugins", "ServiceAccount",
 		"--service-account-issuer", Issuer, "--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--service-cluster-ip-range", "10.0.0.0/24",
+		// There is no kube-proxy: webhooks are reached by the EndpointSlices of their Service.
+		"--enable-aggregator-routing",
 		"--endpoint-reconciler-type", "none", "--advertise-address", advertised)...)
 	if err != nil {
 		return err
