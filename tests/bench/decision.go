@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ type timing struct {
 	What        string  `json:"what"`
 	Runs        int     `json:"runs"`
 	Nanoseconds float64 `json:"nanoseconds"`
+	// P99 is the 99th percentile in nanoseconds, of a benchmark that reports it.
+	P99         float64 `json:"p99Nanoseconds,omitempty"`
 	Bytes       int64   `json:"bytes"`       // allocated by each run
 	Allocations int64   `json:"allocations"` // of each run
 }
@@ -38,6 +41,10 @@ var affinityBenchmarks = []benchmark{
 	{"BenchmarkMatches/annotation", "node affinity: an annotation compared with all nodes", "nodes"},
 	{"BenchmarkMatches/all", "node affinity: nodeSelector, affinity and annotation compared with all nodes", "nodes"},
 	{"BenchmarkLabelGone", "node affinity: from a label that 5,000 nodes lose to all violations", "pods"},
+	{"BenchmarkFilter/unrestricted", "scheduler extender: a pod without annotation (goal 200µs)", "nodes"},
+	{"BenchmarkFilter/annotation", "scheduler extender: a third of the nodes does not match (goal for p99 5ms)", "nodes"},
+	{"BenchmarkFilter/no_node", "scheduler extender: no node matches", "nodes"},
+	{"BenchmarkFilter/invalid", "scheduler extender: the annotation does not parse", "nodes"},
 	{"BenchmarkStep/storm", "node affinity: Step in a storm, 5,000 nodes", "violating pods"},
 	{"BenchmarkStep/rates", "node affinity: Step within the rates, 5,000 nodes", "violating pods"},
 	{"BenchmarkStep/no_node_fits", "node affinity: Step where no node fits, 5,000 nodes", "violating pods"},
@@ -85,9 +92,15 @@ func runBenchmarks(ctx context.Context, known []benchmark, from origin, b *resul
 // parseBenchmarks parses the output of go test. It skips other benchmarks, and fails if a known one is missing:
 //
 //	BenchmarkStep/idle/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
+//	BenchmarkFilter/annotation/5000-2    1065    972406 ns/op    3301546 p99-ns    267029 B/op    5176 allocs/op
 func parseBenchmarks(text []byte, benchmarks []benchmark) (all []*timing, err error) {
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))
+		p99 := "0"
+		if len(f) == 10 && f[5] == "p99-ns" {
+			p99 = f[4]
+			f = slices.Delete(f, 4, 6)
+		}
 		if len(f) != 8 || f[3] != "ns/op" || f[5] != "B/op" || f[7] != "allocs/op" {
 			continue
 		}
@@ -98,11 +111,12 @@ func parseBenchmarks(text []byte, benchmarks []benchmark) (all []*timing, err er
 				continue
 			}
 			t := &timing{What: known.what + ", " + count + " " + known.objects}
-			var errs [4]error
+			var errs [5]error
 			t.Runs, errs[0] = strconv.Atoi(f[1])
 			t.Nanoseconds, errs[1] = strconv.ParseFloat(f[2], 64)
 			t.Bytes, errs[2] = strconv.ParseInt(f[4], 10, 64)
 			t.Allocations, errs[3] = strconv.ParseInt(f[6], 10, 64)
+			t.P99, errs[4] = strconv.ParseFloat(p99, 64)
 			if err := errors.Join(errs[:]...); err != nil {
 				return nil, fmt.Errorf("parse %q: %w", line, err)
 			}
@@ -119,9 +133,18 @@ func parseBenchmarks(text []byte, benchmarks []benchmark) (all []*timing, err er
 
 // timingTable returns a table with a row per benchmark.
 func timingTable(all []*timing) *table {
-	t := &table{head: []string{"", "time", "bytes allocated", "allocations", "runs"}}
+	t := &table{head: []string{"", "time", "p99", "bytes allocated", "allocations", "runs"}}
 	for _, m := range all {
-		t.add(m.What, time.Duration(m.Nanoseconds).Round(100*time.Nanosecond).String(), fmt.Sprint(m.Bytes), fmt.Sprint(m.Allocations), fmt.Sprint(m.Runs))
+		p99 := "–"
+		if m.P99 > 0 {
+			p99 = rounded(m.P99)
+		}
+		t.add(m.What, rounded(m.Nanoseconds), p99, fmt.Sprint(m.Bytes), fmt.Sprint(m.Allocations), fmt.Sprint(m.Runs))
 	}
 	return t
+}
+
+// rounded formats nanoseconds.
+func rounded(nanoseconds float64) string {
+	return time.Duration(nanoseconds).Round(100 * time.Nanosecond).String()
 }

@@ -27,6 +27,12 @@ func TestParseBenchmarks(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(timing{})); diff != "" || err != nil {
 		t.Errorf("parseBenchmarks() = %v (-want +got):\n%s", err, diff)
 	}
+	filter := []benchmark{{"BenchmarkFilter/annotation", "extender", "nodes"}}
+	got, err = parseBenchmarks([]byte("BenchmarkFilter/annotation/5000-2  1065  972406 ns/op  3301546 p99-ns  267029 B/op  5176 allocs/op\n"), filter)
+	want = []*timing{{What: "extender, 5000 nodes", Runs: 1065, Nanoseconds: 972406, P99: 3301546, Bytes: 267029, Allocations: 5176}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(timing{})); diff != "" || err != nil {
+		t.Errorf("parseBenchmarks() of one with a percentile = %v (-want +got):\n%s", err, diff)
+	}
 	for name, text := range map[string]string{
 		"a skipped benchmark": strings.Replace(benchmarkText, "BenchmarkObservation/walk", "--- SKIP: Walk", 1),
 		"no number":           strings.Replace(benchmarkText, "13200", "many", 1),

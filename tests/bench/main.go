@@ -118,7 +118,7 @@ type step struct {
 // steps are all steps, in the order in which they run.
 var steps = []step{
 	{name: "decision", measure: goBenchmarks("One decision and one observation", decisionBenchmarks, "Step|Observation", "./agent/evict", "./agent/memory")},
-	{name: "affinity", measure: goBenchmarks("Node affinity, one pass", affinityBenchmarks, "Matches|LabelGone|Step", "./agent/affinity", "./agent/controller/affinity")},
+	{name: "affinity", measure: goBenchmarks("Node affinity, one pass", affinityBenchmarks, "Matches|LabelGone|Step|Filter", "./agent/affinity", "./agent/affinity/extender", "./agent/controller/affinity")},
 	{name: "idle", measure: onNode(idle)},
 	{name: "cgroups", measure: onNode(cgroupCounts)},
 	{name: "bursts", measure: onNode(bursts)},

@@ -51,7 +51,7 @@ func (b *resultSet) document(causes string) string {
 	for _, on := range machines {
 		timings, bombs, idle := b.others(on.Name)
 		if len(timings) > 0 {
-			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict, agent/memory, agent/fence, agent/affinity and agent/controller/affinity. An observation has the figures that "+
+			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict, agent/memory, agent/fence, agent/affinity, its extender and agent/controller/affinity. An observation has the figures that "+
 				"one iteration of the loop reads: those of the node and of each pod's cgroup.", timingTable(timings).markdown(), timings[0].footnote())
 		}
 		if len(bombs) > 0 {
