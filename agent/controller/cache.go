@@ -18,10 +18,10 @@ import (
 )
 
 // cacheOptions restrict the watches: ConfigMaps and Secrets of the controller's namespace only, and of each object only
-// what the controller uses. Nodes keep more of it unless affinity is off.
+// what the controller uses. Nodes keep more of it unless affinity is off and schedulers are not served.
 func cacheOptions(o *Options) ctrlcache.Options {
 	node := stripNode
-	if o.Affinity != affinity.Off {
+	if o.Affinity != affinity.Off || o.servesWebhook() {
 		node = stripNodeForAffinity
 	}
 	own := map[string]ctrlcache.Config{o.Namespace: {}}

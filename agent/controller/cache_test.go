@@ -104,3 +104,24 @@ func TestStrippedNodeForAffinity(t *testing.T) {
 		t.Errorf("stripNodeForAffinity: (-want +got):\n%s", diff)
 	}
 }
+
+// The labels of Nodes are kept for pods that are watched, and for the extender.
+func TestKeptLabels(t *testing.T) {
+	for _, tt := range []struct {
+		mode    affinity.Mode
+		address string
+		want    string
+	}{
+		{affinity.Off, "", ""}, {affinity.Off, "0", ""}, {affinity.Off, ":9443", "x"}, {affinity.Observe, "", "x"},
+	} {
+		for object, o := range cacheOptions(&Options{Affinity: tt.mode, WebhookAddress: tt.address}).ByObject {
+			if _, node := object.(*corev1.Node); !node {
+				continue
+			}
+			got, err := o.Transform(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}}})
+			if err != nil || got.(*corev1.Node).Labels["app"] != tt.want {
+				t.Errorf("affinity %s, address %q: Node = %v, %v; want the label %q", tt.mode, tt.address, got, err, tt.want)
+			}
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/evictd/evictd/agent/affinity/extender"
 	"github.com/evictd/evictd/agent/affinity/webhook"
 	"github.com/evictd/evictd/agent/controller/serving"
 )
@@ -30,11 +31,16 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 	if !o.servesWebhook() {
 		return nil
 	}
+	filter, err := registerExtender(ctx, m, o)
+	if err != nil {
+		return err
+	}
 	certificate := &serving.Certificate{}
 	numbers := serving.NewMetrics(certificate)
 	pods := webhook.New()
 	server := &serving.Server{
-		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers), pods), Certificate: certificate, Metrics: numbers, Log: o.Log,
+		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers), filter, pods), Certificate: certificate,
+		Metrics: numbers, Log: o.Log,
 	}
 	var source manager.Runnable = &serving.Files{Directory: o.WebhookCertDir, Certificate: certificate, Metrics: numbers, Log: o.Log}
 	if o.keepsCertificate() {
@@ -57,8 +63,9 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 }
 
 // webhookHandler returns what the server answers.
-func webhookHandler(bodies *serving.Bodies, pods http.Handler) http.Handler {
+func webhookHandler(bodies *serving.Bodies, filter, pods http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("/extender/filter", bodies.Bound(extender.MaxBody, filter))
 	mux.Handle("/mutate/pods", bodies.Bound(webhook.MaxBody, pods))
 	return mux
 }

@@ -75,6 +75,15 @@ func needPrograms(t *testing.T) {
 // startCluster starts a control plane with nodes, each with the labels of all apps.
 func startCluster(t *testing.T, apps []string, nodes ...string) *cluster {
 	t.Helper()
+	c := startWithoutScheduler(t, apps, nodes...)
+	if err := c.StartScheduler(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func startWithoutScheduler(t *testing.T, apps []string, nodes ...string) *cluster {
+	t.Helper()
 	p, err := controlplane.Start(t.Context(), controlplane.Options{
 		AuditPolicy: auditPolicy, Users: []controlplane.User{controlplane.ServiceAccount(controllerToken, namespace, "evictd-controller")},
 	})
@@ -87,10 +96,10 @@ func startCluster(t *testing.T, apps []string, nodes ...string) *cluster {
 		}
 	})
 	c := &cluster{ControlPlane: p, t: t, nodes: nodes}
-	if err := errors.Join(p.StartControllers([]string{
+	if err := p.StartControllers([]string{
 		"deployment-controller", "replicaset-controller", "statefulset-controller", "disruption-controller", "garbage-collector-controller",
 		"node-lifecycle-controller", // it removes the taint of a node that is not ready
-	}), p.StartScheduler()); err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range nodes {

@@ -259,6 +259,16 @@ func (c *ControlPlane) StartControllers(controllers []string, args ...string) er
 // StartScheduler starts kube-scheduler.
 func (c *ControlPlane) StartScheduler() error { return c.startControl("kube-scheduler", Scheduler) }
 
+// StartSchedulerWith starts a kube-scheduler with a KubeSchedulerConfiguration, which names the kubeconfig. The name is
+// that of its files.
+func (c *ControlPlane) StartSchedulerWith(name, configuration string) error {
+	path, err := c.Write(name+".yaml", configuration)
+	if err != nil {
+		return err
+	}
+	return c.startControl(name, Scheduler, "--config", path)
+}
+
 // startControl starts a program of Kubernetes that is a client of the API server.
 func (c *ControlPlane) startControl(name, program string, args ...string) error {
 	if _, err := FindPrograms(program); err != nil {
