@@ -88,6 +88,18 @@ func (c *cluster) startSchedulers(address, ca string) {
 	}
 }
 
+// applyService applies the Service in deploy with an address of this cluster.
+func (c *cluster) applyService() {
+	c.t.Helper()
+	manifest, err := os.ReadFile("../../deploy/kubernetes/kube-scheduler/service.yaml")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.Admin.Apply(c.t.Context(), []byte(strings.Replace(string(manifest), "10.96.0.50", "10.0.0.50", 1))); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // startExtender starts evictd-controller with the extender at an address, and waits until it is ready.
 func (c *cluster) startExtender(program, address, certificates string) (stop func()) {
 	c.t.Helper()
@@ -179,6 +191,7 @@ func TestExtender(t *testing.T) {
 	c.takeLabel("a", "web")
 	c.takeLabel("c", "web")
 	c.install("")
+	c.applyService()
 	address, err := controlplane.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
@@ -216,8 +229,8 @@ func TestExtender(t *testing.T) {
 	}
 
 	// A node that gets the label takes the pod that waits for it.
-	err = c.Admin.Patch(t.Context(), nodesPath+"/c", controlplane.MergePatch, fields{"metadata": fields{"labels": fields{prefix + "web": "none"}}})
-	if err != nil {
+	patch := fields{"metadata": fields{"labels": fields{prefix + "web": "none"}}}
+	if err := c.Admin.Patch(t.Context(), nodesPath+"/c", controlplane.MergePatch, patch); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitNode("nowhere", "c")

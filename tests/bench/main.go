@@ -14,11 +14,13 @@
 //	fence        release of a lost node's volume, by evictd-controller, by hand and by kube-controller-manager alone; needs the
 //	             programs of tests/cluster/fetch.sh and tests/bmc/fetch.sh
 //	controller   requests and memory of an idle evictd-controller in a cluster of 1,000 nodes; needs the same programs
+//	delay        time from the change of a node's label until the eviction of a pod that no longer fits is accepted; needs the
+//	             programs of tests/cluster/fetch.sh
 //	bombs        time until a fork bomb is ended, and how many tasks could still be created then
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy; only in a virtual machine
 //	cold         evictions with and without proactive reclaim, on a node with swap; only in a virtual machine
 //
-// All steps but decision, affinity, fence and controller run a private containerd and need root.
+// All steps but decision, affinity, fence, controller and delay run a private containerd and need root.
 //
 // # How it is measured
 //
@@ -128,6 +130,7 @@ var steps = []step{
 	{name: "cluster", measure: onCluster},
 	{name: "fence", measure: fences},
 	{name: "controller", measure: idleController},
+	{name: "delay", measure: labelDelays},
 	{name: "bombs", measure: onNode(forkBombs)},
 	{name: "vm", measure: onNode(vmContenders), vm: true},
 	{name: "cold", measure: onNode(proactiveReclaim), vm: true},

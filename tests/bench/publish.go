@@ -66,6 +66,9 @@ func (b *resultSet) document(causes string) string {
 		if costs := b.controllerCosts(on.Name); len(costs) > 0 {
 			section("Idle evictd-controller ("+on.Name+")", controllerAbout, controllerTable(costs).markdown(), costs[0].footnote())
 		}
+		if delays := b.affinityDelays(on.Name); len(delays) > 0 {
+			section("From a label to the eviction ("+on.Name+")", delayAbout, delayTable(delays).markdown(), delays[0].footnote())
+		}
 		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
 			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())
 		}

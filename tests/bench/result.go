@@ -26,6 +26,7 @@ type result struct {
 	Cluster   *podEvictions     `json:"cluster,omitempty"`
 	Fence     *nodeReleases     `json:"fence,omitempty"`
 	Control   *controllerCost   `json:"controller,omitempty"`
+	Delay     *affinityDelays   `json:"delay,omitempty"`
 }
 
 // origin is where and when something was measured.
@@ -145,6 +146,8 @@ func (r *result) key() string {
 		return "fence/" + r.Fence.On + "/" + r.Fence.Contender
 	case r.Control != nil:
 		return fmt.Sprintf("controller/%s/%d", r.Control.On, r.Control.Nodes)
+	case r.Delay != nil:
+		return fmt.Sprintf("delay/%s/%d", r.Delay.On, r.Delay.Debounce)
 	}
 	return ""
 }
@@ -170,6 +173,8 @@ func (r *result) on() string {
 		return r.Fence.On
 	case r.Control != nil:
 		return r.Control.On
+	case r.Delay != nil:
+		return r.Delay.On
 	}
 	return ""
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/evictd/evictd/tests/affinity"
 	"github.com/evictd/evictd/tests/fencing"
 )
 
@@ -129,6 +130,7 @@ func TestPublish(t *testing.T) {
 			Noticed: []int64{9e6}, Kept: []int64{420e6}, Shared: 1}}},
 		{Control: &controllerCost{origin: origin{On: native}, Idle: fencing.Idle{Nodes: 1000, Seconds: 120, Elections: 60,
 			Requests: map[string]int{"get nodes": 100, "watch nodes": 40}, Resident: 64 * mebibyte, Peak: 80 * mebibyte}}},
+		{Delay: &affinityDelays{origin: origin{On: native}, Delays: affinity.Delays{Debounce: 1e6, Accepted: []int64{1.2e6, 1.25e6, 2.5e6}}}},
 	} {
 		if err := b.add(r); err != nil {
 			t.Fatal(err)
@@ -163,6 +165,7 @@ func TestPublish(t *testing.T) {
 		"| nobody | 1 | pod deleted | 9.0 s | never | never | never | never | all of the 420.0 s observed | 0 | 1 |",
 		"NodeFence created → VolumeAttachment gone: median 11.0 s (goal 10s: **missed**).",
 		"| 1000 | 0 | 120 s | **70.00** | get nodes 100, watch nodes 40 | 30.0 | 64.00 | 80.0 MiB |",
+		"| 1.0 s | 3 | 1.25 s | 2.50 s | 250.00 | **1500.00** |",
 		"| Step, no threshold crossed, 110 pods | 15.8µs | – | 13200 | 4 | 1492 |",
 		"| evictd, all lanes | p99 | 1 | 0.50 ms | 0.10 ms | 0.05 ms | 0.20 ms | 0.05 ms | 0.10 ms | 0.21 ms | 0.03 ms | 0.00 ms |",
 	} {
