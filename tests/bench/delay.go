@@ -50,8 +50,8 @@ func labelDelays(ctx context.Context, o options, b *resultSet, out io.Writer) er
 	return err
 }
 
-const delayAbout = "A real API server, kube-controller-manager and scheduler, and two nodes without kubelets. The only pod of a Deployment " +
-	"is on the node that loses the label which the annotation of the pod requires. Measured is the time from before that request until the API " +
+const delayAbout = "A real API server, kube-controller-manager and scheduler, and two nodes without kubelets. Each pod is the only one of its Deployment, " +
+	"and its node loses the label that its annotation requires, one pod after the other. Measured is the time from before that request until the API " +
 	"server has accepted the eviction (its audit log). The debounce is 30 s by default. A descheduler with its default interval looks every " +
 	"5 min: after 150 s on average; that was not measured. Missed goals are bold."
 

@@ -88,7 +88,7 @@ func requirement(p *corev1.Pod) (r *affinity.Requirement, unrestricted bool, err
 // compareNames compares a pod with nodes by their names.
 func (a *answer) compareNames(r *affinity.Requirement, invalid error, names []byte, count int, nodes Nodes) {
 	why := newReasons(count, invalid)
-	for name := range eachName(names) {
+	for name := range each(names, (*scanner).text) {
 		if invalid != nil {
 			a.fail(name, why.mismatch)
 			continue
@@ -107,17 +107,22 @@ func (a *answer) compareNames(r *affinity.Requirement, invalid error, names []by
 
 var quote = []byte{'"'}
 
-// compareNodes compares a pod with whole nodes, as the scheduler sees them.
-func (a *answer) compareNodes(r *affinity.Requirement, invalid error, items []json.RawMessage, nodes []*corev1.Node) {
-	why := newReasons(len(nodes), invalid)
-	for i, n := range nodes {
+// compareNodes compares a pod with whole nodes, as the scheduler sees them. One at a time is decoded.
+func (a *answer) compareNodes(r *affinity.Requirement, invalid error, items []byte, count int) error {
+	why := newReasons(count, invalid)
+	for item := range each(items, (*scanner).value) {
+		n, err := decodeNode(item)
+		if err != nil {
+			return err
+		}
 		if invalid == nil && r.MatchesExecution(n) {
-			a.pass(items[i])
+			a.pass(item)
 			continue
 		}
 		name, _ := json.Marshal(n.Name) // as above
 		a.fail(name[1:len(name)-1], why.mismatch)
 	}
+	return nil
 }
 
 // write sends an answer. field is NodeNames or Nodes, and open and end are what its nodes are between.

@@ -156,12 +156,10 @@ func (h *Handler) filter(w http.ResponseWriter, r *request, a *answer) result {
 		a.compareNames(required, invalid, r.names, r.count, h.nodes)
 		h.metrics.unknown.Add(float64(a.unknown))
 	} else {
-		items, nodes, err := decodeNodes(r.nodes)
-		if err != nil {
+		open, end = `{"Nodes":{"items":[`, `]}`
+		if err := a.compareNodes(required, invalid, r.items, r.count); err != nil {
 			return refuse(w, http.StatusBadRequest, err.Error(), resultRefused)
 		}
-		open, end = `{"Nodes":{"items":[`, `]}`
-		a.compareNodes(required, invalid, items, nodes)
 	}
 	how := resultMatched
 	switch {

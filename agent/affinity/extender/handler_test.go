@@ -114,6 +114,8 @@ func TestRefused(t *testing.T) {
 		{"a name is a number", http.MethodPost, "application/json", `{"Pod":{},"NodeNames":["a",1]}`, 400, resultRefused},
 		{"two Pods", http.MethodPost, "application/json", `{"Pod":{},"Pod":{},"NodeNames":["a"]}`, 400, resultRefused},
 		{"two NodeNames", http.MethodPost, "application/json", `{"Pod":{},"NodeNames":["a"],"NodeNames":["b"]}`, 400, resultRefused},
+		{"an item is a number", http.MethodPost, "application/json", `{"Pod":{"metadata":{"annotations":{"` + affinity.Annotation + `":"{}"}}},"Nodes":{"items":[{},1]}}`, 400, resultRefused},
+		{"items is null", http.MethodPost, "application/json", `{"Pod":{"metadata":{"annotations":{"` + affinity.Annotation + `":"{}"}}},"Nodes":{"items":null}}`, 200, resultInvalid},
 		{"Nodes is a list", http.MethodPost, "application/json", `{"Pod":{},"Nodes":[]}`, 400, resultRefused},
 		{"annotations are a list", http.MethodPost, "application/json", `{"Pod":{"metadata":{"annotations":[]}},"NodeNames":["a"]}`, 200, resultUnrestricted},
 		{"an annotation is a number", http.MethodPost, "application/json", `{"Pod":{"metadata":{"annotations":{"` + affinity.Annotation + `":1}}},"NodeNames":["a"]}`, 400, resultRefused},

@@ -20,9 +20,9 @@ type request struct {
 	// pod is the Pod, and annotated whether it has the annotation.
 	pod       []byte
 	annotated bool
-	// names is the array NodeNames, and nodes the NodeList Nodes. One of them is nil.
-	names, nodes []byte
-	// count is that of the names.
+	// names is the array NodeNames, nodes the NodeList Nodes, and items its array. The scheduler sends names or nodes.
+	names, nodes, items []byte
+	// count is that of the names, or else of the items.
 	count int
 }
 
@@ -35,6 +35,7 @@ var (
 // parse returns the request of a body. It does not allocate.
 func parse(body []byte) (request, error) {
 	var r request
+	items := 0
 	s := scanner{data: body}
 	err := s.object(func(key []byte) error {
 		var err error
@@ -53,7 +54,7 @@ func parse(body []byte) (request, error) {
 			if r.nodes != nil {
 				return fmt.Errorf("two fields Nodes: %w", s.fail())
 			}
-			r.nodes, err = s.nodesOf()
+			r.nodes, r.items, items, err = s.nodesOf()
 		default:
 			_, err = s.value()
 		}
@@ -68,6 +69,8 @@ func parse(body []byte) (request, error) {
 		err = errNoPod
 	case r.names == nil && r.nodes == nil:
 		err = errNoNodes
+	case r.names == nil:
+		r.count = items
 	}
 	return r, err
 }
@@ -122,25 +125,41 @@ func (s *scanner) namesOf() (names []byte, count int, err error) {
 	return s.data[begin:s.at], count, err
 }
 
-// nodesOf reads a NodeList. It returns nil for null.
-func (s *scanner) nodesOf() ([]byte, error) {
+// nodesOf reads a NodeList, and returns its array of items, and how many it has. It returns nil for null.
+func (s *scanner) nodesOf() (nodes, items []byte, count int, err error) {
 	if s.null() {
-		return nil, nil
+		return nil, nil, 0, nil
 	}
-	if s.next() != '{' {
-		return nil, s.fail()
-	}
-	return s.value()
+	s.next()
+	begin := s.at
+	err = s.object(func(key []byte) error {
+		if !is(key, "items") || s.next() != '[' {
+			_, err := s.value()
+			return err
+		}
+		first := s.at
+		count = 0
+		err := s.array(func() error {
+			if count++; count > maxNodes {
+				return errMany
+			}
+			_, err := s.value()
+			return err
+		})
+		items = s.data[first:s.at]
+		return err
+	})
+	return s.data[begin:s.at], items, count, err
 }
 
-// eachName yields the names of an array that namesOf returned, as they are written.
-func eachName(names []byte) iter.Seq[[]byte] {
+// each yields the elements of an array that was read before, as read reads one of them.
+func each(array []byte, read func(*scanner) ([]byte, error)) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		s := scanner{data: names}
+		s := scanner{data: array}
 		_ = s.array(func() error {
 			s.next()
-			name, err := s.text()
-			if err == nil && !yield(name) {
+			element, err := read(&s)
+			if err == nil && !yield(element) {
 				return s.fail()
 			}
 			return err
@@ -164,29 +183,16 @@ func decodePod(text []byte) (*corev1.Pod, error) {
 	}}, nil
 }
 
-// decodeNodes returns the items of a NodeList, and what is compared of each.
-func decodeNodes(text []byte) ([]json.RawMessage, []*corev1.Node, error) {
-	var list struct {
-		Items []json.RawMessage `json:"items"`
+// decodeNode returns what is compared of a Node.
+func decodeNode(text []byte) (*corev1.Node, error) {
+	var n struct {
+		Metadata struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, nil, fmt.Errorf("decode Nodes: %w", err)
+	if err := json.Unmarshal(text, &n); err != nil {
+		return nil, fmt.Errorf("decode Nodes: %w", err)
 	}
-	if len(list.Items) > maxNodes {
-		return nil, nil, errMany
-	}
-	nodes := make([]*corev1.Node, 0, len(list.Items))
-	for _, item := range list.Items {
-		var n struct {
-			Metadata struct {
-				Name   string            `json:"name"`
-				Labels map[string]string `json:"labels"`
-			} `json:"metadata"`
-		}
-		if err := json.Unmarshal(item, &n); err != nil {
-			return nil, nil, fmt.Errorf("decode Nodes: %w", err)
-		}
-		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Metadata.Name, Labels: n.Metadata.Labels}})
-	}
-	return list.Items, nodes, nil
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Metadata.Name, Labels: n.Metadata.Labels}}, nil
 }

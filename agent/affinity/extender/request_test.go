@@ -54,7 +54,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		var names []string
-		for name := range eachName(r.names) {
+		for name := range each(r.names, (*scanner).text) {
 			names = append(names, unescaped(name))
 		}
 		if len(names) != r.count || !slices.Equal(names, *a.NodeNames) {
