@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -28,22 +26,10 @@ const controllerTimeout = 15 * time.Minute
 
 // idleController is the step controller: it runs the measurement of tests/fencing.
 func idleController(ctx context.Context, o options, b *resultSet, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, controllerTimeout)
-	defer cancel()
-	machine, err := thisMachine(&o)
-	if err != nil {
+	c := &controllerCost{}
+	var err error
+	if c.origin, err = measureLine(ctx, o, b, "./tests/fencing", "^TestIdleController$", controllerTimeout, fencing.ResultsEnv, &c.Idle); err != nil {
 		return err
-	}
-	c := &controllerCost{origin: (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()}
-	if err := b.add(result{Machine: &machine}); err != nil {
-		return err
-	}
-	line, err := measureByTests(ctx, "./tests/fencing", "^TestIdleController$", controllerTimeout, fencing.ResultsEnv, 1)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(bytes.TrimSpace(line), &c.Idle); err != nil {
-		return fmt.Errorf("parse %q: %w", line, err)
 	}
 	if err := b.add(result{Control: c}); err != nil {
 		return err

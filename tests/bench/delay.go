@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -26,22 +24,10 @@ const (
 
 // labelDelays is the step delay: it runs the measurement of tests/affinity.
 func labelDelays(ctx context.Context, o options, b *resultSet, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, delayTimeout)
-	defer cancel()
-	machine, err := thisMachine(&o)
-	if err != nil {
+	d := &affinityDelays{}
+	var err error
+	if d.origin, err = measureLine(ctx, o, b, "./tests/affinity", "^TestMeasureDelay$", delayTimeout, affinity.ResultsEnv, &d.Delays); err != nil {
 		return err
-	}
-	d := &affinityDelays{origin: (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()}
-	if err := b.add(result{Machine: &machine}); err != nil {
-		return err
-	}
-	line, err := measureByTests(ctx, "./tests/affinity", "^TestMeasureDelay$", delayTimeout, affinity.ResultsEnv, 1)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(bytes.TrimSpace(line), &d.Delays); err != nil {
-		return fmt.Errorf("parse %q: %w", line, err)
 	}
 	if err := b.add(result{Delay: d}); err != nil {
 		return err

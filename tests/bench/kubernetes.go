@@ -56,6 +56,29 @@ func measureByTests(ctx context.Context, of, pattern string, timeout time.Durati
 	return lines, nil
 }
 
+// measureLine runs the measurement of a package that writes one line of JSON, decodes that into value, and returns where
+// it was measured.
+func measureLine(ctx context.Context, o options, b *resultSet, of, pattern string, timeout time.Duration, variable string, value any) (origin, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	machine, err := thisMachine(&o)
+	if err != nil {
+		return origin{}, err
+	}
+	from := (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()
+	if err := b.add(result{Machine: &machine}); err != nil {
+		return origin{}, err
+	}
+	line, err := measureByTests(ctx, of, pattern, timeout, variable, 1)
+	if err != nil {
+		return origin{}, err
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(line), value); err != nil {
+		return origin{}, fmt.Errorf("parse %q: %w", line, err)
+	}
+	return from, nil
+}
+
 // onCluster is the step cluster: it runs the measurements of tests/cluster.
 func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)

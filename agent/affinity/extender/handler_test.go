@@ -63,6 +63,15 @@ func TestFilter(t *testing.T) {
 		if results := counted(h); !slices.Equal(results, []result{tt.how}) {
 			t.Errorf("%s: counted %v; want %s", tt.name, results, tt.how)
 		}
+		unknown := 0
+		for _, reason := range tt.failed {
+			if reason == reasonUnknown {
+				unknown++
+			}
+		}
+		if n := testutil.ToFloat64(h.metrics.unknown); n != float64(unknown) {
+			t.Errorf("%s: unknown nodes = %v; want %d", tt.name, n, unknown)
+		}
 	}
 }
 
