@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -48,7 +47,7 @@ type nodeNames struct {
 
 // watch adds it to the informer of Nodes.
 func (n *nodeNames) watch(ctx context.Context, informers ctrlcache.Informers) error {
-	informer, err := informers.GetInformer(ctx, client.Object(&corev1.Node{}), ctrlcache.BlockUntilSynced(false))
+	informer, err := informers.GetInformer(ctx, &corev1.Node{}, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watch Nodes for the extender: %w", err)
 	}
