@@ -228,11 +228,17 @@ func TestExtender(t *testing.T) {
 		}
 	}
 
-	// A node that gets the label takes the pod that waits for it.
-	patch := fields{"metadata": fields{"labels": fields{prefix + "web": "none"}}}
-	if err := c.Admin.Patch(t.Context(), nodesPath+"/c", controlplane.MergePatch, patch); err != nil {
-		t.Fatal(err)
-	}
+	// A node that gets the label takes the pod that waits for it. A scheduler may ask before evictd-controller has seen the
+	// label, and asks again after the next change of a Node, which the annotation stands for.
+	c.await("pod nowhere to be bound", func() (bool, error) {
+		patch := fields{"metadata": fields{
+			"labels": fields{prefix + "web": "none"}, "annotations": fields{"changed": time.Now().Format(time.RFC3339Nano)},
+		}}
+		var p corev1.Pod
+		err := errors.Join(c.Admin.Patch(t.Context(), nodesPath+"/c", controlplane.MergePatch, patch),
+			c.Admin.Get(t.Context(), podsPath+"/nowhere", &p))
+		return err == nil && p.Spec.NodeName != "", err
+	})
 	c.awaitNode("nowhere", "c")
 
 	stop()
