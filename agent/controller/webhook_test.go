@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/evictd/evictd/agent/affinity/extender"
 	"github.com/evictd/evictd/agent/affinity/webhook"
 	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/controller/serving"
@@ -54,10 +56,15 @@ func TestWebhookOptions(t *testing.T) {
 	}
 }
 
-// TestWebhookHandler: the server has no other path, and bounds the bodies of this one.
+// TestWebhookHandler: the server has no other paths, and bounds the bodies of these.
 func TestWebhookHandler(t *testing.T) {
 	numbers := serving.NewMetrics(&serving.Certificate{})
-	h := webhookHandler(serving.NewBodies(numbers), webhook.New())
+	filter := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		}
+	})
+	h := webhookHandler(serving.NewBodies(numbers), filter, webhook.New())
 	for _, tt := range []struct {
 		method, path, body string
 		want               int
@@ -65,6 +72,8 @@ func TestWebhookHandler(t *testing.T) {
 		{"POST", "/mutate/pods", "{}", http.StatusBadRequest},
 		{"GET", "/mutate/pods", "", http.StatusMethodNotAllowed},
 		{"POST", "/mutate/pods", strings.Repeat(" ", webhook.MaxBody+1), http.StatusRequestEntityTooLarge},
+		{"POST", "/extender/filter", "{}", http.StatusOK},
+		{"POST", "/extender/filter", strings.Repeat(" ", extender.MaxBody+1), http.StatusRequestEntityTooLarge},
 		{"POST", "/", "{}", http.StatusNotFound},
 		{"GET", "/metrics", "", http.StatusNotFound},
 	} {
