@@ -14,7 +14,7 @@
 // acceptance. Then the watchdog fires after its timeout, unless it was fed later than allowed. The kernel does that
 // once: if evictd ends without disarming the watchdog, closing the device feeds it (watchdog_release in
 // drivers/watchdog/watchdog_dev.c). A process that is stopped between its look at the clock and the write feeds late,
-// too, by less than the timeout. The bound therefore has the timeout twice.
+// too, by less than the timeout; it then shortens the timeout ([Late]). The bound therefore has the timeout twice.
 //
 // Invariants:
 //

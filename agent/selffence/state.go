@@ -96,3 +96,9 @@ func Restore(saved *State, now time.Duration) State {
 	}
 	return s
 }
+
+// LateTimeout is the timeout that a watchdog gets that was fed late: the machine should have been reset by now.
+const LateTimeout = MinTimeout
+
+// Late reports whether a feeding at a time was late: the process was stopped after its look at the clock.
+func Late(feedUntil, now time.Duration) bool { return now > feedUntil+time.Second }
