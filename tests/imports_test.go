@@ -52,7 +52,7 @@ var importRules = map[string][]string{
 	"agent/status":              {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
 	"agent/kube":                {"agent/signal", "agent/evict"},
 	"agent/kube/evictions":      {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
-	"agent/kube/cluster":        {"agent/kube", "agent/evict"},
+	"agent/kube/cluster":        {"agent/kube", "agent/evict", "agent/selffence"},
 	"agent/state":               {"agent/evict", "agent/signal", "agent/shutdown", "agent/kube"},
 	"agent/control":             {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/metrics":             {"agent/signal", "agent/evict", "agent/shutdown"},

@@ -46,7 +46,7 @@ func TestEvictdKubeLinksNoDaemon(t *testing.T) {
 				continue
 			}
 			switch r := ruleDir(path); r {
-			case "agent/kube", "agent/kube/cluster", "agent/evict", "agent/signal", "agent/logflags", "agent/version":
+			case "agent/kube", "agent/kube/cluster", "agent/evict", "agent/signal", "agent/logflags", "agent/selffence", "agent/version":
 			default:
 				t.Errorf("evictd-kube links %s (import rule of %s)", path, r)
 			}

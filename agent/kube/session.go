@@ -28,6 +28,10 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 		defer stop()
 		go t.Node.repeatUntil(repeating, t.out)
 	}
+	if t.Marks != nil {
+		t.Marks.attach(t.out)
+		defer t.Marks.detach(t.out)
+	}
 	if t.Orders != nil {
 		t.Orders.attach(t.out)
 		defer t.Orders.detach(t.out)
@@ -65,6 +69,9 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 func (t *session) lookup(key string) *Message {
 	if key == nodeKey {
 		return &Message{NodeState: t.Node.take()}
+	}
+	if key == marksKey {
+		return &Message{NodeMarks: t.Marks.take()}
 	}
 	if order := t.Orders.lookup(key); order != nil {
 		return &Message{Order: order}
@@ -127,6 +134,12 @@ func (t *session) apply(m *Message) error {
 			return err
 		}
 		t.Node.report(m.NodeReport, now)
+		return nil
+	case m.MarksReport != nil:
+		if err := m.MarksReport.check(); err != nil || t.Marks == nil {
+			return err
+		}
+		t.Marks.report(m.MarksReport, now)
 		return nil
 	case m.Kubelet != nil:
 		if err := m.Kubelet.check(); err != nil {

@@ -35,7 +35,9 @@ type Options struct {
 	Reporter *Reporter
 	// Configz gets the connection.
 	Configz *Configz
-	Log     *slog.Logger
+	// Marks gets the connection.
+	Marks *Marks
+	Log   *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends.
@@ -70,6 +72,9 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
+	if o.Marks != nil {
+		o.Marks.connected(c)
+	}
 	if o.Configz != nil {
 		o.Configz.connected(c)
 	}
