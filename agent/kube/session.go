@@ -123,24 +123,8 @@ func (t *session) apply(m *Message) error {
 		if why := t.Facts.put(m.Pod, now); why != "" {
 			t.logRefusal(m.Pod, why, now)
 		}
-	case m.Report != nil:
-		if err := m.Report.check(); err != nil || t.Orders == nil {
-			return err
-		}
-		t.Orders.report(m.Report, now)
-		return nil
-	case m.NodeReport != nil:
-		if err := m.NodeReport.check(); err != nil || t.Node == nil {
-			return err
-		}
-		t.Node.report(m.NodeReport, now)
-		return nil
-	case m.MarksReport != nil:
-		if err := m.MarksReport.check(); err != nil || t.Marks == nil {
-			return err
-		}
-		t.Marks.report(m.MarksReport, now)
-		return nil
+	case m.Report != nil, m.NodeReport != nil, m.MarksReport != nil:
+		return t.applyReport(m, now)
 	case m.Kubelet != nil:
 		if err := m.Kubelet.check(); err != nil {
 			return err
@@ -161,6 +145,28 @@ func (t *session) apply(m *Message) error {
 	}
 	if t.Facts.takeChanged() {
 		t.change(now)
+	}
+	return nil
+}
+
+// applyReport applies an answer to an order, a NodeState or NodeMarks.
+func (t *session) applyReport(m *Message, now time.Time) error {
+	switch {
+	case m.Report != nil:
+		if err := m.Report.check(); err != nil || t.Orders == nil {
+			return err
+		}
+		t.Orders.report(m.Report, now)
+	case m.NodeReport != nil:
+		if err := m.NodeReport.check(); err != nil || t.Node == nil {
+			return err
+		}
+		t.Node.report(m.NodeReport, now)
+	case m.MarksReport != nil:
+		if err := m.MarksReport.check(); err != nil || t.Marks == nil {
+			return err
+		}
+		t.Marks.report(m.MarksReport, now)
 	}
 	return nil
 }

@@ -24,10 +24,11 @@ const (
 	MaxAnnotation = 1024
 	// SoftwareWatchdog is the identity of Linux's softdog. It dies with the kernel, and proves nothing.
 	SoftwareWatchdog = "Software Watchdog"
+	// Version is that of the advert's form.
+	Version = 1
 
-	advertVersion = 1
-	maxIdentity   = 64
-	maxBootID     = 64
+	maxIdentity = 64
+	maxBootID   = 64
 )
 
 // Advert is what a node says about its watchdog.
@@ -85,8 +86,8 @@ func parse(text string, into any) error {
 
 func (a Advert) check() error {
 	switch {
-	case a.Version != advertVersion:
-		return fmt.Errorf("version %d; this release knows %d", a.Version, advertVersion)
+	case a.Version != Version:
+		return fmt.Errorf("version %d; this release knows %d", a.Version, Version)
 	case len(a.Identity) > maxIdentity:
 		return fmt.Errorf("identity has %d bytes, more than %d", len(a.Identity), maxIdentity)
 	case len(a.BootID) > maxBootID:

@@ -78,9 +78,9 @@ func TestProves(t *testing.T) {
 }
 
 func TestReplaces(t *testing.T) {
-	a := Advert{Version: advertVersion, BootID: "b", Sequence: 7}
+	a := Advert{Version: Version, BootID: "b", Sequence: 7}
 	with := func(boot string, sequence uint64) string {
-		return Advert{Version: advertVersion, BootID: boot, Sequence: sequence}.String()
+		return Advert{Version: Version, BootID: boot, Sequence: sequence}.String()
 	}
 	for current, want := range map[string]bool{
 		"": true, "x": true, with("b", 6): true, with("b", 7): false, with("b", 8): false, with("c", 8): true,
@@ -93,7 +93,7 @@ func TestReplaces(t *testing.T) {
 
 func FuzzParseAdvert(f *testing.F) {
 	f.Add(advertText)
-	f.Add(Advert{Version: advertVersion}.String())
+	f.Add(Advert{Version: Version}.String())
 	f.Add(`{"v":1,"armed":true,"armed":false}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		a, err := ParseAdvert(text)
