@@ -12,8 +12,8 @@ import (
 type NodeMarks struct {
 	// Number is that of the advert of the watchdog in these marks. Marks with the same number have the same advert.
 	Number uint64 `json:"number"`
-	// Watchdog is the advert, which evictd-kube writes without changing it. One that is not armed is written only in
-	// place of another one.
+	// Watchdog is the advert, which evictd-kube writes without changing it. That of a node without self-fencing is written
+	// only in place of another one.
 	Watchdog string `json:"watchdog"`
 	// PlannedShutdown is the mark of a planned shutdown; "" for none.
 	PlannedShutdown string `json:"plannedShutdown,omitempty"`

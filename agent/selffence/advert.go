@@ -38,7 +38,8 @@ type Advert struct {
 	Armed bool `json:"armed"`
 	// Identity is the name that the driver gives the device.
 	Identity string `json:"identity"`
-	// TimeoutSeconds is what the driver took, not what was asked for.
+	// TimeoutSeconds is what the driver took, and before the device is open what it will be asked for; 0 without
+	// self-fencing.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 	// NoWayOut is set if the watchdog cannot be disarmed.
 	NoWayOut bool `json:"nowayout"`
@@ -138,6 +139,9 @@ func (a Advert) Proves() (ok bool, why string) {
 	}
 	return true, ""
 }
+
+// Withdraws reports whether the advert is of a node without self-fencing: it is written only in place of another one.
+func (a Advert) Withdraws() bool { return !a.Armed && a.TimeoutSeconds == 0 }
 
 // Replaces reports whether a node's agent may write an advert in place of the current annotation, which may be absent or
 // not valid: not in place of one of the same boot with the same or a higher sequence. That was written by a later

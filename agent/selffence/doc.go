@@ -24,6 +24,7 @@
 //     request that was delayed does not bring an armed advert back.
 //  3. A start without the saved state of the same boot, or with one that allows no feeding any more, opens the device
 //     only after the API server has accepted an advert that is not armed: an earlier run may have left an armed one.
+//     That advert is written even if there is none: a lack of rights is found before anything is armed.
 //  4. Numbers of adverts are not used twice in a boot. An accepted advert counts from its own request, however many
 //     were requested since.
 //

@@ -32,7 +32,7 @@ func disarm(t *testing.T, d *Device) {
 	}
 }
 
-func TestDevice(t *testing.T) {
+func TestSoftdogDevice(t *testing.T) {
 	kerneltest.Softdog(t)
 	attributes, err := ReadAttributes("/sys", devicePath)
 	if want := (Attributes{"Software Watchdog", false}); err != nil || attributes != want {
@@ -66,7 +66,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-func TestFeeding(t *testing.T) {
+func TestSoftdogFeeding(t *testing.T) {
 	fired := kerneltest.Softdog(t)
 	d := open(t, 4*time.Second)
 	for range 6 {
@@ -87,7 +87,7 @@ func TestFeeding(t *testing.T) {
 }
 
 // The kernel feeds a device that is closed without disarming: agent/selffence counts on not more than that.
-func TestCloseFeedsOnce(t *testing.T) {
+func TestSoftdogCloseFeedsOnce(t *testing.T) {
 	fired := kerneltest.Softdog(t)
 	d := open(t, 8*time.Second)
 	if fired(5 * time.Second) {

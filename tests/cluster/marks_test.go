@@ -68,7 +68,9 @@ func TestMarksUnderPolicy(t *testing.T) {
 	} {
 		number := uint64(i + 1)
 		// Another client's write, which changes the resource version.
-		r.must("PATCH", "/api/v1/nodes/n1", fmt.Sprintf(`{"metadata":{"labels":{"written":"%d"}}}`, number))
+		if _, err := r.request(http.MethodPatch, "/api/v1/nodes/n1", "application/merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{"written":"%d"}}}`, number)); err != nil {
+			t.Fatal(err)
+		}
 		marks.SetMarks(&kube.NodeMarks{Number: number, Watchdog: advert(number, step.armed), PlannedShutdown: step.planned})
 		for deadline := time.After(time.Minute); ; {
 			select {

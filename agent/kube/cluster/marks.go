@@ -225,12 +225,12 @@ func newMarksObject(meta *metav1.ObjectMeta) *marksObject {
 	return o
 }
 
-// wanted returns the annotations that the Node should have; "" for none. An advert that is not armed withdraws another
-// one, and is not written without one.
+// wanted returns the annotations that the Node should have; "" for none. The advert of a node without self-fencing only
+// withdraws another one. Any other one is written: evictd arms the watchdog only after a write has shown that evictd-kube may.
 func (o *marksObject) wanted(m *kube.NodeMarks) map[string]string {
 	want := map[string]string{selffence.AnnotationWatchdog: m.Watchdog, selffence.AnnotationPlannedShutdown: m.PlannedShutdown}
 	a, err := selffence.ParseAdvert(m.Watchdog)
-	if _, present := o.marks[selffence.AnnotationWatchdog]; err == nil && !a.Armed && !present {
+	if _, present := o.marks[selffence.AnnotationWatchdog]; err == nil && a.Withdraws() && !present {
 		want[selffence.AnnotationWatchdog] = ""
 	}
 	return want

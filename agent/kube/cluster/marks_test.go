@@ -47,6 +47,7 @@ func TestMarksChange(t *testing.T) {
 		return newMarksObject(&metav1.ObjectMeta{UID: "u", ResourceVersion: "7", Annotations: annotations})
 	}
 	armed, withdrawn := &kube.NodeMarks{Number: 5, Watchdog: advertText("b", 5, true)}, &kube.NodeMarks{Number: 5, Watchdog: advertText("b", 5, false)}
+	preparing := &kube.NodeMarks{Number: 5, Watchdog: selffence.Advert{Version: 1, BootID: "b", Sequence: 5, TimeoutSeconds: 60}.String()}
 	for _, test := range []struct {
 		name string
 		node *marksObject
@@ -62,6 +63,7 @@ func TestMarksChange(t *testing.T) {
 		{"withdrawn", node(map[string]string{watchdog: advertText("b", 4, true)}), withdrawn,
 			"test uid u; test annotations/evictd.io~1watchdog 4/true; replace annotations/evictd.io~1watchdog 5/false", nil},
 		{"nothing to withdraw", node(nil), withdrawn, "", nil},
+		{"before it is armed", node(map[string]string{"x": "y"}), preparing, "test uid u; test resourceVersion 7; add annotations/evictd.io~1watchdog 5/false", nil},
 		{"of another boot", node(map[string]string{watchdog: advertText("a", 9, true)}), withdrawn,
 			"test uid u; test annotations/evictd.io~1watchdog 9/true; replace annotations/evictd.io~1watchdog 5/false", nil},
 		{"not valid", node(map[string]string{watchdog: "x"}), withdrawn,

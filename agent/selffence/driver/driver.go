@@ -271,6 +271,9 @@ func (d *Driver) request(number uint64, armed bool) {
 		Version: selffence.Version, Armed: armed, BootID: d.options.BootID, Sequence: number, RenewedAt: time.Now(),
 		FeedGapSeconds: int(d.settings.FeedGap / time.Second), RenewSeconds: int((d.settings.Renew + time.Second - 1) / time.Second),
 	}
+	if d.enabled() { // also before it is open: a node without a timeout does not fence itself
+		a.TimeoutSeconds = int(d.options.Timeout / time.Second)
+	}
 	if d.opened != nil {
 		a.Identity, a.NoWayOut, a.ArmedAt = d.opened.identity, d.opened.noWayOut, d.opened.armedAt
 		a.TimeoutSeconds = int(d.opened.timeout / time.Second)
@@ -368,8 +371,11 @@ func (d *Driver) disarm() {
 		d.opened.Close()
 		d.options.Log.Error("could not disarm the watchdog; the machine will be reset unless evictd starts again", "device", d.options.Path,
 			"within", d.opened.timeout.String(), "error", err)
+	} else if d.opened.noWayOut {
+		d.options.Log.Warn("the watchdog cannot be disarmed (nowayout); the machine will be reset unless evictd starts again", "device", d.options.Path,
+			"within", d.opened.timeout.String())
 	} else {
-		d.options.Log.Info("the watchdog is disarmed", "device", d.options.Path, "nowayout", d.opened.noWayOut)
+		d.options.Log.Info("the watchdog is disarmed", "device", d.options.Path)
 	}
 	d.opened = nil
 }

@@ -213,25 +213,31 @@ func TestNoAcceptance(t *testing.T) {
 func TestCrash(t *testing.T) {
 	for _, test := range []struct {
 		boot    string
+		gap     time.Duration
 		accepts bool
 		want    string
-	}{{"b", true, "runs"}, {"b", false, "fired"}, {"c", true, "runs"}, {"c", false, "fired"}} {
+	}{
+		{"b", time.Minute, true, "runs"}, {"b", time.Minute, false, "fired"},
+		{"c", time.Minute, true, "runs"}, {"c", time.Minute, false, "fired"},
+		{"b", 2 * time.Minute, false, "fired"}, // the advert says less
+	} {
+		same := test.boot == "b" && test.gap == time.Minute
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
 			n.start()
 			n.pass(time.Minute)
 			n.end()
 			n.set(func() { n.accepts = test.accepts })
-			n.options.BootID = test.boot
+			n.options.BootID, n.options.FeedGap = test.boot, test.gap
 			var opened atomic.Bool
 			open := n.options.Open
 			n.options.Open = func(path string) (Device, error) { opened.Store(true); return open(path) }
 			n.start()
-			if want := test.boot == "b"; opened.Load() != want {
-				t.Errorf("%+v: opened at once: %t; want %t", test, opened.Load(), want)
+			if opened.Load() != same {
+				t.Errorf("%+v: opened at once: %t; want %t", test, opened.Load(), same)
 			}
 			n.pass(3 * time.Minute)
-			n.expect(fmt.Sprint(test), n.sequence(test.boot == "c" && test.accepts), test.want)
+			n.expect(fmt.Sprint(test), n.sequence(!same && test.accepts), test.want)
 			n.end()
 		})
 	}

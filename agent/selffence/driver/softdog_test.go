@@ -36,8 +36,8 @@ func (a *acceptAll) Set(m kube.NodeMarks) {
 	}
 }
 
-// TestChild is the process that feeds softdog for TestSoftdog.
-func TestChild(t *testing.T) {
+// TestSoftdogChild is the process that feeds softdog for TestSoftdog.
+func TestSoftdogChild(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
 		t.Skip("a part of TestSoftdog")
@@ -64,7 +64,7 @@ func TestChild(t *testing.T) {
 // feeder starts the child process. end signals it and waits for its end.
 func feeder(t *testing.T, dir string) (child *os.Process, end func(unix.Signal)) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSoftdogChild$", "-test.v")
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), childDir+"="+dir), os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
