@@ -2,6 +2,7 @@ package watchdog
 
 import (
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -107,5 +108,34 @@ func TestSoftdogCloseFeedsOnce(t *testing.T) {
 	disarm(t, again)
 	if err := again.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
+	}
+}
+
+// A unit with evictd's restrictions opens the device with the drop-in of agent/selffence/README.md, and not without it.
+func TestSoftdogInUnit(t *testing.T) {
+	fired := kerneltest.Softdog(t)
+	if _, err := exec.LookPath("systemd-run"); err != nil {
+		t.Skip("needs systemd-run")
+	}
+	for _, test := range []struct {
+		dropIn []string
+		opens  bool
+	}{
+		{[]string{"PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/watchdog rw"}, true},
+		{[]string{"PrivateDevices=yes"}, false},
+		{[]string{"PrivateDevices=no", "DevicePolicy=closed"}, false},
+	} {
+		args := []string{"--wait", "--pipe", "--quiet"}
+		for _, property := range append([]string{"CapabilityBoundingSet=CAP_KILL", "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateMounts=yes",
+			"SystemCallFilter=@system-service"}, test.dropIn...) {
+			args = append(args, "--property="+property)
+		}
+		out, err := exec.Command("systemd-run", append(args, "sh", "-c", "printf V > /dev/watchdog")...).CombinedOutput()
+		if opens := err == nil; opens != test.opens {
+			t.Errorf("%q: opens the device: %t, %v %s; want %t", test.dropIn, opens, err, out, test.opens)
+		}
+	}
+	if fired(time.Second) {
+		t.Error("the watchdog fires")
 	}
 }
