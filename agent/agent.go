@@ -27,6 +27,7 @@ import (
 	"github.com/evictd/evictd/agent/proactive"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/self"
+	selffencing "github.com/evictd/evictd/agent/selffence/driver"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/shutdown/logind"
@@ -154,9 +155,13 @@ type daemon struct {
 	facts     *kube.Facts
 	orders    *kube.Orders
 	node      *kube.Node
+	marks     *kube.Marks
 	evictions *evictions.Evictions
-	web       *metrics.Server // nil if metrics are not served
-	closers   []func() error
+	// selfFencing feeds the watchdog and marks planned shutdowns.
+	selfFencing *selffencing.Driver
+
+	web     *metrics.Server // nil if metrics are not served
+	closers []func() error
 	// For the next run: whether this one was asked to end, and whether the node was
 	// shutting down then.
 	stopped, down atomic.Bool

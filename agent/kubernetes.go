@@ -33,6 +33,7 @@ func (d *daemon) buildFacts(cfg *config.Config) {
 	})
 	uptime, _ := process.Uptime() // evictd does not start without it, see clock
 	d.node = kube.NewNode(kube.NodeOptions{Uptime: uptime, Log: d.log.Logger})
+	d.buildSelfFencing()
 	d.facts = kube.NewFacts()
 	d.facts.Forbidden = d.orders.Forbidden
 	if err := d.facts.Load(d.store); err != nil {
@@ -57,7 +58,7 @@ func (d *daemon) startKube(ctx context.Context, g *group) {
 		return
 	}
 	server := &kube.Server{
-		UID: int(d.config.Kube.UID), Software: version.Of().String(), Facts: d.facts, Orders: d.orders, Node: d.node,
+		UID: int(d.config.Kube.UID), Software: version.Of().String(), Facts: d.facts, Orders: d.orders, Node: d.node, Marks: d.marks,
 		Changed: d.inventory.Refresh, Log: d.log.Logger,
 		KubeletCertificates: func() string { return kubeletcert.Read(d.disks.NodePath(), d.log.Logger) },
 	}
@@ -71,6 +72,7 @@ func (d *daemon) startKube(ctx context.Context, g *group) {
 	g.run("socket for evictd-kube", func() error { server.ListenAndServe(ctx, listen); return nil })
 	g.run("facts", func() error { d.facts.SaveChanges(ctx, d.store, d.log.Logger); return nil })
 	g.run("orders to evictd-kube", func() error { d.orders.Run(ctx); return nil })
+	g.run("self-fencing", func() error { d.selfFencing.Run(ctx); return nil })
 	g.run("fences", func() error { d.evictions.Run(ctx); return nil })
 }
 
@@ -123,6 +125,7 @@ func (d *daemon) stopKube() {
 	}
 	var node sync.WaitGroup
 	node.Go(func() { d.node.Stop(ctx) })
+	node.Go(d.stopSelfFencing)
 	d.evictions.Stop()
 	node.Wait()
 }

@@ -25,6 +25,13 @@ import (
 type nodePeer struct {
 	feed   *kube.Feed
 	states chan *kube.NodeState
+	marks  chan *kube.NodeMarks
+}
+
+func (p *nodePeer) SetMarks(m *kube.NodeMarks) {
+	if m != nil {
+		p.marks <- m
+	}
 }
 
 func (p *nodePeer) SetNode(s *kube.NodeState) {
@@ -40,9 +47,9 @@ func connectNode(t *testing.T, d *daemon) *nodePeer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &kube.Server{UID: os.Getuid(), Facts: d.facts, Orders: d.orders, Node: d.node, Changed: func() {}, Log: d.log.Logger}
-	p := &nodePeer{feed: kube.NewFeed("n1", "test", d.log.Logger), states: make(chan *kube.NodeState, 10)}
-	p.feed.Node = p
+	server := &kube.Server{UID: os.Getuid(), Facts: d.facts, Orders: d.orders, Node: d.node, Marks: d.marks, Changed: func() {}, Log: d.log.Logger}
+	p := &nodePeer{feed: kube.NewFeed("n1", "test", d.log.Logger), states: make(chan *kube.NodeState, 10), marks: make(chan *kube.NodeMarks, 10)}
+	p.feed.Node, p.feed.Marks = p, p
 	p.feed.CannotReport("")
 	p.feed.Replace(nil)
 	p.feed.Confirm(time.Now())

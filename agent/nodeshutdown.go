@@ -40,6 +40,8 @@ func (d *daemon) buildShutdown() {
 // noteShutdown reports on the Node object whether the node shuts down.
 func (d *daemon) noteShutdown() {
 	if d.node != nil {
-		d.node.SetShutdown(d.shutdown.State().Active(), time.Now())
+		now := time.Now()
+		d.node.SetShutdown(d.shutdown.State().Active(), now)
+		d.planShutdown(now)
 	}
 }

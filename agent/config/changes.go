@@ -114,5 +114,8 @@ func NeedRestart(started, now *Config) (fields []string) {
 	if now.Kube != started.Kube {
 		fields = append(fields, "kube")
 	}
+	if now.SelfFencing != started.SelfFencing || now.SelfFencing.Device != "" && now.DryRun != started.DryRun {
+		fields = append(fields, "selfFencing")
+	}
 	return fields
 }

@@ -66,6 +66,8 @@ type Config struct {
 	Admission Admission `yaml:"admission"`
 	// Kube is how evictd-kube connects to evictd, and how evictions are reported.
 	Kube Kube `yaml:"kube"`
+	// SelfFencing configures the watchdog of a node that fences itself.
+	SelfFencing SelfFencing `yaml:"selfFencing"`
 
 	// Files lists the files that this configuration was read from.
 	Files []string `yaml:"-"`

@@ -44,6 +44,7 @@ func base() *Config {
 		Pressure:         defaultPressure(),
 		Shutdown:         Shutdown{BesideKubelet: ShutdownAuto},
 		Kube:             Kube{FenceTimeout: defaultFenceTimeout},
+		SelfFencing:      defaultSelfFencing(),
 		origin:           map[string]Origin{},
 	}
 }

@@ -37,6 +37,7 @@ func (c *Config) check() {
 	c.checkNotification()
 	c.checkPressure()
 	c.checkKube()
+	c.checkSelfFencing()
 	c.noticeIneffective()
 }
 

@@ -115,6 +115,13 @@ f:3: kube.fenceTimeout: is 59s; want a duration from 1m0s to 24h0m0s`},
 f:3: kube.fenceTimeout: is 24h0m1s; want a duration from 1m0s to 24h0m0s`},
 		{"fences, not a duration", "kube: {fenceTimeout: 60}", `
 f:3: kube.fenceTimeout: is the number 60; want a duration such as 90s or 1m30s`},
+		{"self-fencing", "selfFencing: {device: watchdog, timeout: 9s, feedGap: 10m1s}", `
+f:3: selfFencing.device: "watchdog" is not an absolute path; want the path of a watchdog such as /dev/watchdog
+f:3: selfFencing.timeout: is 9s; want a duration from 10s to 10m0s
+f:3: selfFencing.feedGap: is 10m1s; want a duration from 10s to 10m0s`},
+		{"self-fencing without evictd-kube", "selfFencing: {device: /dev/watchdog, timeout: 10.5s}", `
+f:3: selfFencing.device: needs kube.uid: evictd-kube writes the advert of the watchdog to the API server
+f:3: selfFencing.timeout: is 10.5s; want whole seconds`},
 		{"admission", "admission: refuse", `
 f:3: admission: is "refuse"; want off or evict`},
 		{"evictd-kube without a user", "kube: {gid: 7}", `

@@ -23,7 +23,7 @@
 // error ends the session. The list and its end have the same ID.
 //
 //	evictd-kube → evictd                             evictd → evictd-kube
-//	{"hello":{"version":2,"node":"n1",…}}            {"hello":{"version":2,"lines":900,…}}
+//	{"hello":{"version":3,"node":"n1",…}}            {"hello":{"version":3,"lines":900,…}}
 //	                                                 {"nodeState":{"number":7,"conditions":[…]}}
 //	                                                 {"order":{"id":"…","stage":"killed",…}}  (each)
 //	{"state":{"connected":true,"ageMilliseconds":9}}
@@ -38,6 +38,7 @@
 //	                                                 {"order":{"id":"…","stage":"ended",…}}   (changes)
 //	{"report":{"id":"…","answer":"reported"}}        {"withdraw":{"id":"…"}}
 //	{"nodeReport":{"number":7}}                      {"nodeState":{…}}                        (changes)
+//	{"marksReport":{"number":9}}                     {"nodeMarks":{"number":9,…}}             (changes)
 //
 // hello is the first message of both sides. It is the only message whose unknown keys are
 // ignored, so that a newer version can be recognized by its number. If the versions differ,
@@ -168,6 +169,14 @@
 // The order for a pod of a DaemonSet names the taint (Order.Taint), because the state may come
 // later: the order begins with the fence, and the state is sent at the end of an iteration.
 //
+// # Marks
+//
+// [NodeMarks] are annotations of the Node object: the advert of the watchdog and the mark of a planned shutdown
+// (agent/selffence). They are sent at the beginning of each session and when they change. evictd-kube writes an advert as
+// it is, with a test of the value that it replaces, not in place of a newer one of the same boot, and not any more after
+// the session: a request that was delayed then changes nothing. A [MarksReport] without a reason says that the API server
+// has accepted the marks; evictd counts from when it made the advert.
+//
 // # Bounds
 //
 // evictd-kube may be compromised, and tenants write the pods that it describes. evictd does not
@@ -222,6 +231,8 @@
 //     says that it can report again after it could not. So it can protect each pod after its
 //     first eviction, as it can by a fact that says the pod is critical. Each is shown in the
 //     status, counted, and logged at most every [logInterval].
+//   - A false MarksReport keeps the watchdog fed without an advert that the API server has accepted. The node can then run
+//     although a controller has taken it for reset, and has released its pods.
 //   - A false NodeReport changes what the status and the metrics say about the Node object, and how
 //     long a clean stop waits (at most 5 s). evictd's decisions do not depend on it.
 //

@@ -38,6 +38,8 @@ type Feed struct {
 	// Node maintains the conditions and taints of the Node object. It is set before Run; nil if
 	// they are not maintained.
 	Node NodeHandler
+	// Marks writes the marks of the Node object. It is set before Run; nil if they are not written.
+	Marks MarksHandler
 	// KubeletReader reads the kubelet's configuration. It is set before Run; nil if it is not read.
 	KubeletReader KubeletReader
 
@@ -55,7 +57,8 @@ type Feed struct {
 	reports      []*Report       // answers that are not sent yet
 	nodeState    uint64          // the number of the newest NodeState of this session; 0 for none
 	nodeReport   *NodeReport     // is not sent yet
-	reported     chan struct{}   // reports has some, or nodeReport is set
+	marksReport  *MarksReport    // is not sent yet
+	reported     chan struct{}   // reports has some, or nodeReport or marksReport is set
 
 	nodeMu sync.Mutex // calls of Node
 	stated time.Time  // when evictd last sent a NodeState, or Run began
@@ -229,6 +232,7 @@ func (f *Feed) serve(ctx context.Context, conn net.Conn) (established bool, err 
 	}
 	f.Log.Info("connected to evictd", "software", printable(hello.Software))
 	f.beginSession()
+	defer f.endMarks()
 	answers := make(chan error, 1)
 	go func() { answers <- f.answers(lines) }()
 	err = f.sendAll(ctx, conn, hello, answers)
@@ -291,6 +295,8 @@ func (f *Feed) apply(m *Message) error {
 		f.withdraw(m.Withdraw.ID)
 	case m.NodeState != nil:
 		return f.setNode(m.NodeState)
+	case m.NodeMarks != nil:
+		return f.setMarks(m.NodeMarks)
 	case m.ReadKubelet != nil:
 		return f.readKubelet(m.ReadKubelet)
 	case m.Accepted != nil:

@@ -108,13 +108,13 @@ func (f *Feed) withdraw(id string) {
 	}
 }
 
-// writeReports writes the answers to orders and to NodeStates.
+// writeReports writes the answers to orders, NodeStates and NodeMarks.
 func (f *Feed) writeReports(conn net.Conn) error {
 	batch, err := f.takeReports(time.Now())
 	return errors.Join(err, write(conn, batch))
 }
 
-// takeReports encodes the answers to orders and to NodeStates.
+// takeReports encodes the answers to orders, NodeStates and NodeMarks.
 func (f *Feed) takeReports(now time.Time) (batch [][]byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,6 +126,9 @@ func (f *Feed) takeReports(now time.Time) (batch [][]byte, err error) {
 	if f.nodeReport != nil && err == nil {
 		batch, err = f.first(batch, &Message{NodeReport: f.nodeReport}, now)
 	}
-	f.reports, f.nodeReport = nil, nil
+	if f.marksReport != nil && err == nil {
+		batch, err = f.first(batch, &Message{MarksReport: f.marksReport}, now)
+	}
+	f.reports, f.nodeReport, f.marksReport = nil, nil, nil
 	return batch, err
 }

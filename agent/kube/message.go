@@ -12,7 +12,8 @@ import (
 // Version is the version of the protocol. It changes when a change of the messages is merged: a peer
 // ends the session at a key that it does not know, and would do so again and again. Version 2 has
 // messages about the Node object and the kubelet's configuration, and more about a pod and an order.
-const Version = 2
+// Version 3 has marks of the Node object.
+const Version = 3
 
 // StateInterval is how often evictd-kube sends its state at least.
 const StateInterval = 10 * time.Second
@@ -36,6 +37,8 @@ type Message struct {
 	NodeReport  *NodeReport           `json:"nodeReport,omitempty"`
 	ReadKubelet *ReadKubelet          `json:"readKubelet,omitempty"`
 	Kubelet     *KubeletConfiguration `json:"kubelet,omitempty"`
+	NodeMarks   *NodeMarks            `json:"nodeMarks,omitempty"`
+	MarksReport *MarksReport          `json:"marksReport,omitempty"`
 }
 
 // Hello is the first message of each side.
@@ -141,6 +144,7 @@ func decode(line []byte) (*Message, error) {
 		m.Order != nil, m.Withdraw != nil, m.Report != nil,
 		m.Want != nil,
 		m.NodeState != nil, m.NodeReport != nil, m.ReadKubelet != nil, m.Kubelet != nil,
+		m.NodeMarks != nil, m.MarksReport != nil,
 	} {
 		if set {
 			n++

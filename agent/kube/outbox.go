@@ -34,12 +34,15 @@ type outbox struct {
 // when all before it was written.
 type outgoing struct {
 	message *Message
-	key     string // the ID of an order, or nodeKey
+	key     string // the ID of an order, nodeKey or marksKey
 	written chan struct{}
 }
 
 // nodeKey is the key of the NodeState. It can't be the ID of an order.
 const nodeKey = "/node"
+
+// marksKey is the key of the NodeMarks.
+const marksKey = "/marks"
 
 func newOutbox() *outbox {
 	return &outbox{wake: make(chan struct{}, 1), queued: map[string]bool{}}
@@ -53,6 +56,9 @@ func (b *outbox) order(id string) { b.add(outgoing{key: id}) }
 
 // node adds the newest NodeState.
 func (b *outbox) node() { b.add(outgoing{key: nodeKey}) }
+
+// marks adds the newest NodeMarks.
+func (b *outbox) marks() { b.add(outgoing{key: marksKey}) }
 
 func (b *outbox) add(m outgoing) {
 	b.mu.Lock()

@@ -54,6 +54,8 @@ type Server struct {
 	Orders *Orders
 	// Node has the conditions that evictd-kube maintains on the Node object; nil for none.
 	Node *Node
+	// Marks has the annotations that evictd-kube maintains on the Node object; nil for none.
+	Marks *Marks
 	// Changed is called after a change of the facts about a pod that the runtime lists. It must
 	// not wait.
 	Changed func()

@@ -28,6 +28,10 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 		defer stop()
 		go t.Node.repeatUntil(repeating, t.out)
 	}
+	if t.Marks != nil {
+		t.Marks.attach(t.out)
+		defer t.Marks.detach(t.out)
+	}
 	if t.Orders != nil {
 		t.Orders.attach(t.out)
 		defer t.Orders.detach(t.out)
@@ -65,6 +69,9 @@ func (t *session) run(ctx context.Context, conn net.Conn, lines *lineReader) err
 func (t *session) lookup(key string) *Message {
 	if key == nodeKey {
 		return &Message{NodeState: t.Node.take()}
+	}
+	if key == marksKey {
+		return &Message{NodeMarks: t.Marks.take()}
 	}
 	if order := t.Orders.lookup(key); order != nil {
 		return &Message{Order: order}
@@ -119,18 +126,8 @@ func (t *session) apply(m *Message) error {
 		if why := t.Facts.put(m.Pod, now); why != "" {
 			t.logRefusal(m.Pod, why, now)
 		}
-	case m.Report != nil:
-		if err := m.Report.check(); err != nil || t.Orders == nil {
-			return err
-		}
-		t.Orders.report(m.Report, now)
-		return nil
-	case m.NodeReport != nil:
-		if err := m.NodeReport.check(); err != nil || t.Node == nil {
-			return err
-		}
-		t.Node.report(m.NodeReport, now)
-		return nil
+	case m.Report != nil, m.NodeReport != nil, m.MarksReport != nil:
+		return t.applyReport(m, now)
 	case m.Kubelet != nil:
 		if err := m.Kubelet.check(); err != nil {
 			return err
@@ -151,6 +148,28 @@ func (t *session) apply(m *Message) error {
 	}
 	if t.Facts.takeChanged() {
 		t.change(now)
+	}
+	return nil
+}
+
+// applyReport applies an answer to an order, a NodeState or NodeMarks.
+func (t *session) applyReport(m *Message, now time.Time) error {
+	switch {
+	case m.Report != nil:
+		if err := m.Report.check(); err != nil || t.Orders == nil {
+			return err
+		}
+		t.Orders.report(m.Report, now)
+	case m.NodeReport != nil:
+		if err := m.NodeReport.check(); err != nil || t.Node == nil {
+			return err
+		}
+		t.Node.report(m.NodeReport, now)
+	case m.MarksReport != nil:
+		if err := m.MarksReport.check(); err != nil || t.Marks == nil {
+			return err
+		}
+		t.Marks.report(m.MarksReport, now)
 	}
 	return nil
 }

@@ -97,6 +97,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	feed.Orders, feed.Node = reporter, reporter
 	configz := cluster.NewConfigz(*node, feed, log)
 	feed.KubeletReader = configz
+	marks := cluster.NewMarks(*node, feed, log)
+	feed.Marks = marks
 	var parts sync.WaitGroup
 	var rejector *cluster.Rejector
 	if *admission == admissionReject {
@@ -106,14 +108,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parts.Go(func() { feed.Run(ctx, *socket) })
 	parts.Go(func() { reporter.Run(ctx) })
 	parts.Go(func() { configz.Run(ctx) })
+	parts.Go(func() { marks.Run(ctx) })
 	parts.Go(func() {
-		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Log: log})
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Marks: marks, Log: log})
 	})
 	parts.Go(func() {
 		<-signaled.Done()
 		drain, stop := context.WithTimeout(ctx, stopTimeout)
 		defer stop()
 		reporter.Drain(drain)
+		marks.Drain(drain)
+		marks.Drain(drain)
 		cancel()
 	})
 	parts.Wait()

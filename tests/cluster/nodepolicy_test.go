@@ -27,6 +27,8 @@ type nodeWrite struct {
 const (
 	clauseThisNode     = "not bound to this node"
 	clauseNodeMetadata = "metadata of the node"
+	clauseAnnotations  = "of the annotations only"
+	clauseMarkLength   = "an annotation of evictd has"
 	clauseNodeSpec     = "of the spec"
 	clauseTaints       = "only taints of evictd"
 	clauseNodeStatus   = "of the status only conditions"
@@ -121,12 +123,26 @@ func nodeWrites() (list []nodeWrite) {
 	}
 	for name, change := range map[string]string{
 		"add a label": `{"labels":{"x":"y"}}`, "change a label": `{"labels":{"a":"x"}}`, "remove a label": `{"labels":{"a":null}}`, "remove all labels": `{"labels":null}`,
-		"add an annotation": `{"annotations":{"x":"y"}}`, "change an annotation": `{"annotations":{"a":"x"}}`, "remove all annotations": `{"annotations":null}`,
 		"add a finalizer": `{"finalizers":["example.com/b"]}`, "remove a finalizer": `{"$deleteFromPrimitiveList/finalizers":["example.com/a"]}`,
 		"add an owner": `{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}`,
 	} {
 		add(name, "n1", "n1", "", merge, `{"metadata":`+change+`}`, clauseNodeMetadata)
 		add(name+" through the status", "n1", "n1", "/status", merge, `{"metadata":`+change+`}`, clauseNodeMetadata)
+	}
+	for name, change := range map[string]string{
+		"add an annotation": `{"x":"y"}`, "change an annotation": `{"a":"x"}`, "remove all annotations": `null`,
+		"another annotation of evictd": `{"evictd.io/fencing-paused":"2030-01-01T00:00:00Z"}`, "an annotation with a mark": `{"evictd.io/watchdog":"{}","x":"y"}`,
+	} {
+		add(name, "n1", "n1", "", merge, `{"metadata":{"annotations":`+change+`}}`, clauseAnnotations)
+		add(name+" through the status", "n1", "n1", "/status", merge, `{"metadata":{"annotations":`+change+`}}`, clauseAnnotations)
+	}
+	for _, key := range []string{"evictd.io/watchdog", "evictd.io/planned-shutdown"} {
+		mark := func(text string) string { return `{"metadata":{"annotations":{"` + key + `":"` + text + `"}}}` }
+		for _, node := range []string{"n1", "n2"} {
+			add(key+" of "+node, node, node, "", merge, mark(strings.Repeat("x", 1024)), "")
+			add("long "+key+" of "+node, node, node, "", merge, mark(strings.Repeat("x", 1025)), clauseMarkLength)
+		}
+		add(key+" of another node", "n2", "n1", "", merge, mark("x"), clauseThisNode)
 	}
 	spec("cordon", `{"op":"add","path":"/spec/unschedulable","value":true}`, clauseNodeSpec)
 	spec("cordon with a taint", `{"op":"remove","path":"/spec/taints/1"},{"op":"add","path":"/spec/unschedulable","value":true}`, clauseNodeSpec)

@@ -110,9 +110,10 @@ var suites = []suite{
 		{name: "rest", takes: 5 * time.Second},
 	}},
 	{name: "kernel", profiles: []string{profileTest, profileFull}, packages: []string{"./kernel/...", "./bpf/..."}, takes: 4 * time.Second,
-		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 150 * time.Second}},
+		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "kernel/watchdog": 60 * time.Second, "bpf": 150 * time.Second}},
 	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
-		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
+		long:    map[string]time.Duration{"agent/selffence/driver": 4 * time.Minute},
+		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/selffence", "agent/signal"}},
 	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 9 * time.Minute},
 	{name: "cluster", profiles: []string{profileFull}, packages: []string{"./tests/cluster"}, cluster: true, selection: true, classes: []class{
 		{name: "cluster-evictions", run: "^TestEvictions$", takes: 8 * time.Minute},

@@ -37,7 +37,9 @@ type Options struct {
 	Configz *Configz
 	// Rejector gets the pods that come to the node; nil if none is rejected.
 	Rejector *Rejector
-	Log      *slog.Logger
+	// Marks gets the connection.
+	Marks *Marks
+	Log   *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends.
@@ -72,6 +74,9 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
+	if o.Marks != nil {
+		o.Marks.connected(c)
+	}
 	if o.Configz != nil {
 		o.Configz.connected(c)
 	}

@@ -1,0 +1,70 @@
+package selffence
+
+import "time"
+
+// Step decides what to do now, the time since the boot.
+func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
+	var o Orders
+	answered := s.accept(in.Accepted)
+	switch {
+	case s.Phase == Preparing && in.Opened:
+		s.Phase, s.next = Armed, now
+	case s.Phase == Preparing && in.OpenFailed:
+		s.HasAccepted, s.next = false, now+openRetry
+		if !s.prepared { // an earlier run may have left an armed advert
+			s.next = now
+		}
+	}
+	switch {
+	case in.Stop && s.Phase == Preparing:
+		s.Phase = Disarmed
+	case in.Stop && s.Phase == Armed:
+		s.Phase, s.next, s.withdrawal = Withdrawing, now, s.Number+1
+	case s.Phase == Withdrawing && answered >= s.withdrawal:
+		s.Phase, o.Disarm = Disarmed, true
+	}
+	permitted := s.HasAccepted && now < s.Accepted+set.FeedGap
+	switch s.Phase {
+	case Disarmed:
+		s.requests = nil
+		return s, o
+	case Preparing:
+		o.Open = permitted
+	case Armed, Withdrawing:
+		if s.HasAccepted {
+			o.FeedUntil = s.Accepted + set.FeedGap
+		}
+	}
+	if now >= s.next && !o.Open {
+		o.Request, o.Armed = true, s.Phase == Armed
+		o.Number = s.request(now)
+		s.next = now + set.Renew
+	}
+	o.Next = s.next
+	return s, o
+}
+
+// accept notes that an advert was accepted, and returns its number if it was requested by this run, else 0.
+func (s *State) accept(number uint64) uint64 {
+	for i, r := range s.requests {
+		if r.number == number && number != 0 {
+			s.requests = append([]request(nil), s.requests[i+1:]...)
+			s.Accepted, s.HasAccepted = max(s.Accepted, r.at), true
+			s.prepared = true // the first request of a run is not armed
+			return number
+		}
+	}
+	return 0
+}
+
+// request adds a request. Numbers begin at the milliseconds since the boot, so that a run that has lost its state does
+// not use one again.
+func (s *State) request(now time.Duration) uint64 {
+	s.Number = max(s.Number+1, uint64(now.Milliseconds()))
+	requests := append([]request(nil), s.requests...)
+	if len(requests) == maxRequests {
+		requests = requests[1:]
+	}
+	s.requests = append(requests, request{s.Number, now})
+	return s.Number
+}
