@@ -221,6 +221,7 @@ func (r *run) awaitPower() bool {
 func (r *run) beginPower(message string) {
 	s := r.s
 	s.Retries, s.Level, s.NextAttempt, s.Deadline = 0, 0, metav1.MicroTime{}, metav1.MicroTime{}
+	r.orders.Delete, r.orders.Detach = nil, nil // those of Isolation, which has ended
 	r.to(PowerManagement, New, "", normal(ReasonPowerDelayOver, message))
 }
 

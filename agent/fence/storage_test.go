@@ -674,3 +674,22 @@ func TestInheritStorage(t *testing.T) {
 		t.Errorf("the fence ended:\n%s", strings.Join(s.log, "\n"))
 	}
 }
+
+// What Isolation released is not ordered in the step that ends it.
+func TestNoStorageOrdersAfterIsolation(t *testing.T) {
+	s := newSimulation(t, storagePlan())
+	s.devices["switch"] = bmc()
+	s.load.Pods[0].Volumes, s.load.Attachments[0].Volume = []Volume{{Driver: san}}, Volume{Driver: san}
+	s.load.Attachments[0].Pods = []string{"p1"}
+	s.done = func() bool { return s.state.storageReleased() }
+	s.run()
+	if !s.state.storageReleased() {
+		t.Fatalf("storage was not released: %v", s.log)
+	}
+	s.state.PowerAt = micro(s.now())
+	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate}
+	after, orders := Step(s.state, in, s.now().Add(time.Millisecond))
+	if after.Step != PowerManagement || len(orders.Delete)+len(orders.Detach) > 0 {
+		t.Errorf("step %s, deleted %v, detached %v; want Power-Management and nothing", after.Step, orders.Delete, orders.Detach)
+	}
+}
