@@ -10,7 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -121,5 +124,61 @@ func TestKdumpWait(t *testing.T) {
 	<-ended
 	if after = pass(); after.Status != fence.Running {
 		t.Errorf("fence %s/%s without a listener; want one that goes on: %v", after.Step, after.Status, after.State.Conditions)
+	}
+}
+
+// The controller checks again that a release without a proof is what the plan says, whatever was ordered.
+func TestKdumpOrders(t *testing.T) {
+	now := metav1.NowMicro()
+	dumping := func(change func(*fence.State, *fence.KdumpSession)) func(*fence.State) {
+		return func(s *fence.State) {
+			s.Status, s.Plan.Kdump = fence.New, fence.KdumpRelease
+			s.Kdump = &fence.KdumpSession{Phase: fence.KdumpDumping, Heard: []metav1.MicroTime{now, now}, Released: now}
+			if change != nil {
+				change(s, s.Kdump)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		change    func(*fence.State)
+		node      string
+		forbidden bool
+		release   bool
+	}{
+		"dumping":        {change: dumping(nil), release: true},
+		"another plan":   {change: dumping(func(s *fence.State, _ *fence.KdumpSession) { s.Plan.Kdump = fence.KdumpDelay })},
+		"no session":     {change: dumping(func(s *fence.State, _ *fence.KdumpSession) { s.Kdump = nil })},
+		"finished":       {change: dumping(func(_ *fence.State, k *fence.KdumpSession) { k.Phase = fence.KdumpFinished })},
+		"one datagram":   {change: dumping(func(_ *fence.State, k *fence.KdumpSession) { k.Heard = k.Heard[1:] })},
+		"not saved":      {change: dumping(func(_ *fence.State, k *fence.KdumpSession) { k.Released = metav1.MicroTime{} })},
+		"proving":        {change: dumping(func(s *fence.State, _ *fence.KdumpSession) { s.Phase = fence.Proving })},
+		"recovery":       {change: dumping(func(s *fence.State, _ *fence.KdumpSession) { s.Step = fence.Recovery })},
+		"dry run":        {change: dumping(func(s *fence.State, _ *fence.KdumpSession) { s.DryRun = true })},
+		"another Node":   {change: dumping(nil), node: "other"},
+		"gate withholds": {change: dumping(nil), forbidden: true},
+	} {
+		n := deadNode()
+		if tt.node != "" {
+			n.UID = types.UID(tt.node)
+		}
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, n, pod("db-0", "StatefulSet", nil), attached("a1", "pv", san))
+		nf := runningFence(tt.change)
+		state := stateOf(nf)
+		p := &pass{reconciler: r, name: "n1", node: getNode(t, api), forbidden: tt.forbidden}
+		orders := fence.Orders{
+			Taints: fence.Taints{Quarantine: true}, Delete: []fence.Pod{{UID: "uid-of-db-0", Namespace: "default", Name: "db-0"}},
+			Detach: []fence.Attachment{{UID: "uid-of-a1", Name: "a1"}},
+		}
+		if err := p.carryOut(t.Context(), nf, &state, &orders, time.Time{}); err != nil {
+			t.Errorf("%s: carryOut = %v", name, err)
+		}
+		err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{})
+		if apierrors.IsNotFound(err) != tt.release {
+			t.Errorf("%s: pod %v; want released: %t", name, err, tt.release)
+		}
+		err = api.Get(t.Context(), types.NamespacedName{Name: "a1"}, &storagev1.VolumeAttachment{})
+		if err != nil || taintIndex(getNode(t, api), &outOfService) >= 0 {
+			t.Errorf("%s: the volumes were released: %v", name, err)
+		}
 	}
 }

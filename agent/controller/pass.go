@@ -176,13 +176,14 @@ func (p *pass) carryOut(
 	if err := p.setTaints(ctx, want, state.UID); err != nil {
 		return err
 	}
-	if string(p.node.UID) == state.Target.UID && storageReleasable(state) {
+	same := string(p.node.UID) == state.Target.UID
+	switch {
+	case same && storageReleasable(state):
 		return errors.Join(p.deletePods(ctx, p.name, orders.Delete), p.deleteAttachments(ctx, orders.Detach))
+	case release, same && dumpReleasable(state) && !p.forbidden:
+		return p.deletePods(ctx, p.name, orders.Delete)
 	}
-	if !release {
-		return nil
-	}
-	return p.deletePods(ctx, p.name, orders.Delete)
+	return nil
 }
 
 // act starts an act that was saved as intent.

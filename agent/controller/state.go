@@ -96,6 +96,13 @@ func storageReleasable(s *fence.State) bool {
 	return s.Step == fence.Isolation && s.Status == fence.Done && !s.DryRun && cutOff(s) && !s.Storage.Released.IsZero()
 }
 
+// dumpReleasable reports the same of a release of pods alone, whose node sends that its kernel dumps.
+func dumpReleasable(s *fence.State) bool {
+	k := s.Kdump
+	return s.Plan.Kdump == fence.KdumpRelease && k != nil && k.Phase == fence.KdumpDumping && len(k.Heard) > 1 &&
+		!k.Released.IsZero() && s.Step != fence.Recovery && s.Phase == "" && !s.DryRun
+}
+
 // cutOff reports whether the node is proven to be cut off from storage: which pods use it matters then.
 func cutOff(s *fence.State) bool { return s.Storage != nil && !s.Storage.Proven.IsZero() }
 

@@ -47,6 +47,7 @@ const (
 	ReasonRebootNeeded       = "RebootNeeded"
 	ReasonKdumpStarted       = "KdumpStarted"
 	ReasonKdumpFinished      = "KdumpFinished"
+	ReasonKdumpReleased      = "KdumpReleased"
 	ReasonProving            = "Proving"
 	ReasonNotProven          = "NotProven"
 	ReasonOffProven          = "OffProven"

@@ -30,6 +30,7 @@ func (r *run) takeKdump() {
 		d.Last = metav1.NewMicroTime(r.now)
 	}
 	if last := microTime(k.Last); last.After(d.Last.Time) && !last.After(r.now) {
+		r.hear(last)
 		d.Last, d.Datagrams = last, max(d.Datagrams+1, r.datagrams())
 	}
 	if d.Datagrams > 1 {
@@ -52,7 +53,7 @@ func (r *run) beginKdump() {
 	s, k, n := r.s, r.in.Kdump, r.in.Node
 	first, last := microTime(k.First), microTime(k.Last)
 	switch {
-	case s.Plan.Kdump != KdumpDelay, k.Since.IsZero(), k.Datagrams == 0, n.Ready == ReadyTrue, !s.FirstOff.IsZero():
+	case s.Plan.Kdump == KdumpOff, s.Plan.Kdump == "", k.Since.IsZero(), k.Datagrams == 0, n.Ready == ReadyTrue, !s.FirstOff.IsZero():
 		return
 	case r.now.Sub(last.Time) >= kdumpSilence:
 		return // it is over
@@ -62,6 +63,7 @@ func (r *run) beginKdump() {
 		first = microTime(n.ReadySince)
 	}
 	s.Kdump = &KdumpSession{Phase: KdumpStarted, Started: first, Last: last, Datagrams: r.datagrams()}
+	r.hear(last)
 	r.note(normal(ReasonKdumpStarted, r.would("wait with switching off: the node's kernel sends that it dumps")))
 }
 

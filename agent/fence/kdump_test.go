@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -328,7 +329,7 @@ func TestKdumpUnused(t *testing.T) {
 	state, in := waits(t)
 	in.Kdump.Last, in.Kdump.Datagrams = begin.Add(5*time.Second), 2
 	before := *state.Kdump
-	if Step(state, in, begin.Add(5*time.Second)); *state.Kdump != before {
+	if Step(state, in, begin.Add(5*time.Second)); !reflect.DeepEqual(*state.Kdump, before) {
 		t.Errorf("Step changed the session of its argument to %+v", state.Kdump)
 	}
 	// It was switched off while no controller listened, and one listens again.

@@ -97,13 +97,15 @@ const (
 
 // KdumpMode says what the datagrams of a dump kernel do.
 //
-// +kubebuilder:validation:Enum=off;delay
+// +kubebuilder:validation:Enum=off;delay;release
 type KdumpMode string
 
 // The modes.
 const (
 	KdumpOff   KdumpMode = "off"
 	KdumpDelay KdumpMode = "delay" // the machine is switched off after the dump, or after KdumpMaxWait
+	// KdumpRelease delays, and releases the pods of the node, without its volumes, as soon as the session is certain.
+	KdumpRelease KdumpMode = "release"
 )
 
 // Timings are the durations of a fence. See [DefaultTimings].

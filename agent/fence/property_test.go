@@ -38,7 +38,7 @@ func TestRandomFences(t *testing.T) {
 		}
 	}
 	t.Logf("ends: %v", total)
-	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced"} {
+	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced", "released for a dump"} {
 		if total[end] == 0 {
 			t.Errorf("no run ended as %q: %v", end, total)
 		}
@@ -64,7 +64,7 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	}
 	randomEvents(s, rnd)
 	if chance(25) {
-		s.plan.Kdump, s.kdump.Since = KdumpDelay, begin.Add(-time.Hour)
+		s.plan.Kdump, s.kdump.Since = []KdumpMode{KdumpDelay, KdumpRelease, KdumpRelease}[rnd.IntN(3)], begin.Add(-time.Hour)
 		from := time.Duration(rnd.IntN(60)) * time.Second
 		s.dump(from, from+time.Duration(rnd.IntN(900))*time.Second)
 	}
@@ -82,6 +82,9 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	end := v.end()
 	if v.volumes > 0 {
 		ends["released storage"]++
+	}
+	if v.dumps > 0 {
+		ends["released for a dump"]++
 	}
 	if v.unfenced > 0 {
 		ends["unfenced"]++
@@ -215,8 +218,11 @@ type verifier struct {
 	portOn map[string]time.Time
 	// volumes counts the steps that released pods of storage, and unfenced the acts of Recovery after such.
 	volumes, unfenced int
-	switchedOn        bool // by an act
-	tainted           bool
+	// dumps counts the steps that released pods because of datagrams, of which heard are the last ones.
+	dumps      int
+	heard      []time.Time
+	switchedOn bool // by an act
+	tainted    bool
 	// lastOff is the last reading off of each device since one that says otherwise.
 	lastOff map[string]Reading
 	// confirmed says that the annotation had the fence's UID.
@@ -231,10 +237,11 @@ func (v *verifier) check(in Inputs, o Orders) {
 	now, state := v.s.now(), &v.s.state
 	devices := state.powerDevices()
 	on := v.observe(in, devices)
+	v.hear(in)
 	release := o.Taints.OutOfService || len(o.Delete) > 0
 	if !o.Taints.OutOfService && len(o.Delete)+len(o.Detach) > 0 {
 		release = false
-		v.checkStorage(in, o, now)
+		v.checkUnproven(in, o, now)
 	}
 	// A reading that ended before the proof began is a late one.
 	if v.tainted && on && release && (state.Proof == nil || v.lastOn.After(state.Proof.begun())) {
@@ -297,6 +304,44 @@ func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 		}
 	}
 	return on
+}
+
+// checkUnproven checks a release without the taint: of storage that the node is cut off from, or of pods alone.
+func (v *verifier) checkUnproven(in Inputs, o Orders, now time.Time) {
+	if len(o.Detach) > 0 || v.s.state.Plan.Kdump != KdumpRelease || v.s.state.Step == Isolation && v.s.state.Status == Done &&
+		len(o.Delete) == 1 && o.Delete[0].UID == "p1" && v.s.state.storageReleased() {
+		v.checkStorage(in, o, now)
+		return
+	}
+	v.checkDump(in, now)
+}
+
+// hear notes the datagrams that came in one session while the node was not Ready and its Lease did not change.
+func (v *verifier) hear(in Inputs) {
+	k, l := in.Kdump, in.Lease
+	if n := len(v.heard); n == 0 || k.Last.Sub(v.heard[n-1]) >= kdumpSilence {
+		v.heard = nil
+	}
+	v.heard = slices.DeleteFunc(v.heard, func(t time.Time) bool { return !t.After(l.UnchangedSince) })
+	if n := len(v.heard); in.Node.Ready != ReadyTrue && l.Known && k.Last.After(l.UnchangedSince) &&
+		(n == 0 || k.Last.After(v.heard[n-1])) {
+		v.heard = append(v.heard, k.Last)
+	}
+}
+
+// checkDump checks that pods are released for a dump only while it goes on, and before the machine is switched off.
+func (v *verifier) checkDump(in Inputs, now time.Time) {
+	s := &v.s.state
+	v.dumps++
+	if s.Plan.Kdump != KdumpRelease || s.Step == Recovery || s.Phase != "" || s.DryRun || !s.FirstOff.IsZero() {
+		v.fail("released pods without a proof in %s %s, phase %q", s.Step, s.Status, s.Phase)
+	}
+	if in.Node.Ready == ReadyTrue || !in.Node.Found || in.Node.UID != s.Target.UID || !in.Gate.Open || !stale(in.Lease, s.Plan.Timings, now) {
+		v.fail("released pods of a node that is %+v, Lease %+v, gate %+v", in.Node, in.Lease, in.Gate)
+	}
+	if n := len(v.heard); n < 2 || v.heard[n-1].Sub(v.heard[0]) < kdumpApart || now.Sub(v.heard[n-1]) >= kdumpSilence || in.Kdump.Since.IsZero() {
+		v.fail("released pods with the datagrams %v", v.heard)
+	}
 }
 
 // checkStorage checks that pods are released only while each port of the level is off, and only those of the storage.
@@ -428,7 +473,7 @@ func (v *verifier) checkReleasing(in Inputs) {
 func (v *verifier) checkKdump(i *Intent, now time.Time) {
 	s, k := &v.s.state, v.s.kdump
 	first := i.Step == PowerManagement && i.Action == Off && s.FirstOff.Time.Equal(now)
-	if !first || k.Since.IsZero() || s.Plan.Kdump != KdumpDelay {
+	if !first || k.Since.IsZero() || s.Plan.Kdump == "" {
 		return
 	}
 	if goesOn := k.Datagrams > 0 && now.Sub(k.Last) < kdumpSilence; goesOn && s.Kdump == nil ||

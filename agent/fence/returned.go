@@ -24,7 +24,17 @@ func (r *run) returned() bool {
 func (r *run) nodeAlive() bool {
 	s := r.s
 	voided := s.is(ConditionVerificationFailed) || s.is(ConditionProofLost)
-	if !s.acted() && !voided {
+	switch {
+	case s.dumpReleased() && !r.rebooted():
+		r.healthy()
+		if !s.is(ConditionVerificationFailed) {
+			r.dumpForged()
+		}
+		return false
+	case !s.acted() && s.dumpReleased() && !voided:
+		r.recovered(s.Step, "the node is Ready again, with a new boot ID; its devices were not used")
+		return true
+	case !s.acted() && !voided:
 		r.recovered(s.Step, "the node is Ready again; nothing was done to it")
 		return true
 	}

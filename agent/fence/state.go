@@ -297,7 +297,7 @@ type StorageFence struct {
 	Released metav1.MicroTime `json:"released,omitzero"`
 }
 
-// KdumpSession is what the dump kernel of a node has sent. It proves nothing.
+// KdumpSession is what the dump kernel of a node has sent. It proves nothing: anyone can send it.
 //
 // +kubebuilder:object:generate=true
 type KdumpSession struct {
@@ -309,6 +309,13 @@ type KdumpSession struct {
 	Last metav1.MicroTime `json:"last"`
 	// Datagrams is how many came at least: one controller does not know what another one received.
 	Datagrams int32 `json:"datagrams"`
+	// Heard are the first and the last datagram of the session that came after the Lease was renewed last, while the node
+	// was not Ready. With two of them the pods may be released if the plan says so.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	Heard []metav1.MicroTime `json:"heard,omitempty"`
+	// Released is when the first pods were released for it, without a proof.
+	Released metav1.MicroTime `json:"released,omitzero"`
 	// Finished is when the session ended: after 30 s without a datagram, or when switching off waits no longer for it.
 	Finished metav1.MicroTime `json:"finished,omitzero"`
 }

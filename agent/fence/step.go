@@ -60,6 +60,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 			break
 		}
 	}
+	r.releaseDump()
 	return s, r.finish()
 }
 
@@ -80,6 +81,7 @@ func (s State) clone() State {
 	}
 	if s.Kdump != nil {
 		k := *s.Kdump
+		k.Heard = slices.Clone(k.Heard)
 		s.Kdump = &k
 	}
 	return s

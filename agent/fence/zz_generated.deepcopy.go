@@ -141,6 +141,14 @@ func (in *KdumpSession) DeepCopyInto(out *KdumpSession) {
 	*out = *in
 	in.Started.DeepCopyInto(&out.Started)
 	in.Last.DeepCopyInto(&out.Last)
+	if in.Heard != nil {
+		in, out := &in.Heard, &out.Heard
+		*out = make([]v1.MicroTime, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
+	in.Released.DeepCopyInto(&out.Released)
 	in.Finished.DeepCopyInto(&out.Finished)
 }
 

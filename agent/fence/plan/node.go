@@ -125,11 +125,12 @@ func (n *node) readKdump(v property) {
 	switch mode := fence.KdumpMode(v.value); mode {
 	case fence.KdumpOff, fence.KdumpDelay:
 		n.kdump = mode
-	case "release":
-		n.doc.fail(v.line, v.key, "is release, but datagrams are no proof that the machine is off, and nothing is released "+
-			"for them", "write delay or off")
+	case fence.KdumpRelease:
+		n.kdump = mode
+		n.doc.warn(v.line, v.key, "is release: pods are released for datagrams that anyone can forge who can send with an "+
+			"address of the node, and no reading shows that the machine is off", "write delay unless the network prevents that")
 	default:
-		n.doc.fail(v.line, v.key, "is "+show(v.value), "write delay or off")
+		n.doc.fail(v.line, v.key, "is "+show(v.value), "write delay, off or release")
 	}
 }
 

@@ -326,10 +326,10 @@ warning: cluster-fence-config: is not used: the default policy applies, in dry r
 		{"kdump", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off bmc-on\nkdump=release\nKdump=delay", "cluster-fence-config": "mode=enforce\nkdump_max_wait=2h"}, "", `
 warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
 cluster-fence-config line 2: kdump_max_wait: is "2h"; write a duration from 0s to 1h0m0s, such as 90s or 1m30s
-fence-config-host1 line 3: kdump: is release, but datagrams are no proof that the machine is off, and nothing is released for them; write delay or off
+warning: fence-config-host1 line 3: kdump: is release: pods are released for datagrams that anyone can forge who can send with an address of the node, and no reading shows that the machine is off; write delay unless the network prevents that
 fence-config-host1 line 4: Kdump: is the same as kdump in line 3; remove one of the lines`},
 		{"kdump mode", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off bmc-on\nkdump=yes"}, "",
-			"fence-config-host1 line 3: kdump: is \"yes\"; write delay or off"},
+			"fence-config-host1 line 3: kdump: is \"yes\"; write delay, off or release"},
 		{"another node is broken", files{"fence-config-host2": configHost2}, "host1",
 			"fence-config-host2 line 2: power_management: method bmc-off: there is no ConfigMap fence-method-bmc-off-host2; create it, or correct the name of the method"},
 		{"a shared device", files{"fence-config-host2": configHost2, "fence-method-bmc-off-host2": methodHost2 + "::ffff:10.0.0.1",
