@@ -328,6 +328,15 @@ warning: cluster-fence-config: is not used: the default policy applies, in dry r
 cluster-fence-config line 2: kdump_max_wait: is "2h"; write a duration from 0s to 1h0m0s, such as 90s or 1m30s
 warning: fence-config-host1 line 3: kdump: is release: pods are released for datagrams that anyone can forge who can send with an address of the node, and no reading shows that the machine is off; write delay unless the network prevents that
 fence-config-host1 line 4: Kdump: is the same as kdump in line 3; remove one of the lines`},
+		{"storage lost", files{"cluster-fence-config": "mode=enforce\nstorage=lost"}, "host1", `
+warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
+cluster-fence-config line 2: storage: is "lost"; remove the line: nothing that evictd-controller can read proves that a node has lost its storage; to release pods whose storage a node is cut off from, use a method of isolation with releases`},
+		{"storage alive", files{"cluster-fence-config": "storage=alive"}, "host1", `
+warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
+cluster-fence-config line 1: storage: is "alive"; remove the line: evictd-controller has no access to the storage, and can't read whether a node still writes to it; to keep a node from being fenced, use the annotation evictd.io/fencing-paused`},
+		{"storage", files{"cluster-fence-config": "storage=none"}, "host1", `
+warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
+cluster-fence-config line 1: storage: is "none"; remove the line: there are no policies by a node's access to its storage`},
 		{"kdump mode", files{"fence-config-host1": "node_name=host1\npower_management=bmc-off bmc-on\nkdump=yes"}, "",
 			"fence-config-host1 line 3: kdump: is \"yes\"; write delay, off or release"},
 		{"another node is broken", files{"fence-config-host2": configHost2}, "host1",
@@ -364,13 +373,13 @@ warning: cluster-fence-config: rate: is 0, with which no fence begins; write the
 			"fence-method-bmc-off-host2": methodHost2 + "10.0.0.2"}, "host1 host2",
 			"warning: cluster-fence-config: max_unhealthy: is 2, which allows all 2 nodes with a fence-config to be unhealthy: " +
 				"a fault of the network can have all of them switched off; write less, or use percentage"},
-		{"limits of the policy", files{"cluster-fence-config": "max_unhealthy=-1\nrate=25h\nburst=101\ncooldown=-1s\nstorage=lost"}, "host1", `
+		{"limits of the policy", files{"cluster-fence-config": "max_unhealthy=-1\nrate=25h\nburst=101\ncooldown=-1s\nquorum=3"}, "host1", `
 warning: cluster-fence-config: is not used: the default policy applies, in dry run; correct the problems of this ConfigMap
 cluster-fence-config line 1: max_unhealthy: is "-1"; write a number from 0 to 10000
 cluster-fence-config line 2: rate: is "25h"; write a duration from 0s to 24h0m0s, such as 90s or 1m30s
 cluster-fence-config line 3: burst: is "101"; write a number from 0 to 100
 cluster-fence-config line 4: cooldown: is "-1s"; write a duration from 0s to 24h0m0s, such as 90s or 1m30s
-cluster-fence-config line 5: storage: is not a key of this ConfigMap; the keys are mode,`},
+cluster-fence-config line 5: quorum: is not a key of this ConfigMap; the keys are mode,`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, problems := Parse(good().with(tt.change).objects())

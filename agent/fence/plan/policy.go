@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,11 +62,25 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 		{field{name: "giveup_retries"}, properties.Number(&t.Retries, 0, 100)},
 		{field{name: "history_ttl"}, properties.Duration(ttl, 0, year)},
 		{field{name: "kdump_max_wait"}, properties.Duration(&t.KdumpMaxWait.Duration, 0, time.Hour)},
+		{field{name: "storage"}, refuseStorage},
 		{field{name: "allow_plain_secrets"}, func(value string) (err error) {
 			p.allowPlain, err = properties.ParseSwitch(value)
 			return err
 		}},
 	}
+}
+
+// refuseStorage refuses the storage policies of the proposal for node fencing, and says why there are none.
+func refuseStorage(value string) error {
+	switch value {
+	case "lost":
+		return errors.New("remove the line: nothing that evictd-controller can read proves that a node has lost its storage; " +
+			"to release pods whose storage a node is cut off from, use a method of isolation with releases")
+	case "alive":
+		return errors.New("remove the line: evictd-controller has no access to the storage, and can't read whether a node " +
+			"still writes to it; to keep a node from being fenced, use the annotation evictd.io/fencing-paused")
+	}
+	return errors.New("remove the line: there are no policies by a node's access to its storage")
 }
 
 // policyDocument returns cluster-fence-config, nil if there is none.
