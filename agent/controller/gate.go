@@ -30,7 +30,7 @@ var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, re
 // read.
 func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 	// An annotation that does not count was reported.
-	until, _ := pausedUntil(node, time.Now())
+	until, by, _ := pausedUntil(node, time.Now())
 	switch {
 	case node.Name == r.ownNode:
 		return withholding(reasonOwnNode, "the controller runs on the node itself: move it to another node")
@@ -38,7 +38,7 @@ func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 		return withholding(reasonExcluded, "the node has the label "+labelExclude)
 	case !until.IsZero():
 		return withholding(reasonPaused, fmt.Sprintf(
-			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), annotationPaused))
+			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), by))
 	case !enforce:
 		return withholding(reasonDryRun, "dry run was switched on after the fence began")
 	}
@@ -141,7 +141,7 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 	if !planned || node.Ready == fence.ReadyTrue || excluded(p.node) {
 		return nil, nil
 	}
-	if until, _ := pausedUntil(p.node, time.Now()); !until.IsZero() {
+	if until, _, _ := pausedUntil(p.node, time.Now()); !until.IsZero() {
 		p.until(until)
 		return nil, nil
 	}

@@ -311,7 +311,7 @@ func TestPrune(t *testing.T) {
 			r.executor.pending(node, fenceUID)
 			r.saved(node)
 		}
-		r.pauses = map[string]string{"gone": "", "kept": ""}
+		r.pauses = map[string][2]string{"gone": {}, "kept": {}}
 		r.remediators.setHeld("gone")
 		locked := r.lock("acting")
 		o := offOrder("1")

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 // paused pauses the fencing of a Node for an hour.
@@ -35,30 +37,59 @@ func TestPausedUntil(t *testing.T) {
 		"1h":                        {err: "no RFC 3339 time"},
 		"2026-11-01 13:00:00":       {err: "no RFC 3339 time"},
 	} {
-		n := deadNode()
-		n.Annotations = map[string]string{annotationPaused: value}
-		got, err := pausedUntil(n, now)
-		if !got.Equal(tt.want) || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-			t.Errorf("pausedUntil(%q) = %v, %v; want %v, %q", value, got, err, tt.want, tt.err)
+		for _, annotation := range pauses {
+			n := deadNode()
+			n.Annotations = map[string]string{annotation: value}
+			got, by, err := pausedUntil(n, now)
+			if !got.Equal(tt.want) || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) ||
+				err != nil && !strings.Contains(err.Error(), annotation) || (by == annotation) != !tt.want.IsZero() {
+				t.Errorf("pausedUntil(%s=%q) = %v, %q, %v; want %v, %q", annotation, value, got, by, err, tt.want, tt.err)
+			}
 		}
 	}
-	if got, err := pausedUntil(deadNode(), now); !got.IsZero() || err != nil {
-		t.Errorf("without the annotation: %v, %v", got, err)
+	if got, by, err := pausedUntil(deadNode(), now); !got.IsZero() || by != "" || err != nil {
+		t.Errorf("without the annotation: %v, %q, %v", got, by, err)
+	}
+}
+
+// Of two annotations the one that ends last counts, and a mistake in one does not end the other.
+func TestPausedTwice(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	const planned = selffence.AnnotationPlannedShutdown
+	for _, tt := range []struct {
+		person, agent, by string
+		want              time.Time
+		err               bool
+	}{
+		{"2026-11-01T13:00:00Z", "2026-11-01T12:10:00Z", annotationPaused, now.Add(time.Hour), false},
+		{"2026-11-01T12:05:00Z", "2026-11-01T12:10:00Z", planned, now.Add(10 * time.Minute), false},
+		{"2026-11-01T11:05:00Z", "2026-11-01T12:10:00Z", planned, now.Add(10 * time.Minute), false},
+		{"soon", "2026-11-01T12:10:00Z", planned, now.Add(10 * time.Minute), true},
+		{"2026-11-01T13:00:00Z", "2026-12-01T12:10:00Z", annotationPaused, now.Add(time.Hour), true},
+	} {
+		n := deadNode()
+		n.Annotations = map[string]string{annotationPaused: tt.person, planned: tt.agent}
+		if got, by, err := pausedUntil(n, now); !got.Equal(tt.want) || by != tt.by || (err != nil) != tt.err {
+			t.Errorf("pausedUntil(%q, %q) = %v, %q, %v; want %v, %q", tt.person, tt.agent, got, by, err, tt.want, tt.by)
+		}
 	}
 }
 
 // A node is fenced when its pause ends, and one whose annotation has a mistake at once.
 func TestPausedNode(t *testing.T) {
+	soon := func() string { return time.Now().Add(30 * time.Minute).UTC().Format(time.RFC3339) }
 	for name, tt := range map[string]struct {
-		value  func() string
-		fenced time.Duration // after the start
+		annotation string
+		value      func() string
+		fenced     time.Duration // after the start
 	}{
-		"paused":  {func() string { return time.Now().Add(30 * time.Minute).UTC().Format(time.RFC3339) }, 32 * time.Minute},
-		"mistake": {func() string { return "until further notice" }, 2 * time.Minute},
+		"paused":           {annotationPaused, soon, 32 * time.Minute},
+		"planned shutdown": {selffence.AnnotationPlannedShutdown, soon, 32 * time.Minute},
+		"mistake":          {annotationPaused, func() string { return "until further notice" }, 2 * time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := deadNode()
-			n.Annotations = map[string]string{annotationPaused: tt.value()}
+			n.Annotations = map[string]string{tt.annotation: tt.value()}
 			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{}, n, healthyNode("n2"), healthyNode("n3"),
 				leaseOf("n1", time.Now().Add(-time.Hour)))
 			reconcileFor(t, r, tt.fenced-90*time.Second)

@@ -56,7 +56,7 @@ type reconciler struct {
 	deciding sync.Mutex
 	mu       sync.Mutex
 	nodes    map[string]*saved
-	pauses   map[string]string // by node: the value of annotationPaused that was reported as invalid
+	pauses   map[string][2]string // by node: the values of the annotations of a pause that were reported as invalid
 }
 
 // saved is the state of a fence that was saved last. It is locked during a pass over its node.
