@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 // leaseLister lists the Leases of all nodes, with one request each: a Lease that is first read when its
@@ -59,11 +60,14 @@ func (l *leaseLister) list(ctx context.Context) {
 		r.cached.List(ctx, fences, client.UnsafeDisableDeepCopy) != nil {
 		return // the cache has not started
 	}
+	now := time.Now()
+	r.observer.leases.countMajority(nodes.Items, now)
 	config, _ := r.config.current()
 	present := make(map[string]bool, len(nodes.Items))
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		present[n.Name] = true
+		r.observer.leases.observeAdvert(n.Name, n.Annotations[selffence.AnnotationWatchdog], now)
 		if ready(n) && r.silent(n.Name, &config) {
 			l.notify(ctx, n.Name)
 		}
@@ -72,4 +76,5 @@ func (l *leaseLister) list(ctx context.Context) {
 		present[fences.Items[i].Node] = true
 	}
 	r.prune(present)
+	r.observer.leases.pruneAdverts(present)
 }

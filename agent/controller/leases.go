@@ -26,6 +26,10 @@ type leases struct {
 	mu     sync.Mutex
 	seen   map[string]sighting // by node
 	listed time.Time           // when the last list was asked for
+	// adverts are what the nodes say of their watchdogs. majority is since when more than half of all nodes keep their
+	// Leases fresh, as of the time counted.
+	adverts           map[string]advertSighting
+	majority, counted time.Time
 }
 
 // renewal is what is read of a Lease.
@@ -51,6 +55,8 @@ func renewalOf(l *coordinationv1.Lease) (r renewal, ok bool) {
 type sighting struct {
 	renewal
 	since time.Time
+	// moved says that another renewTime was seen before.
+	moved bool
 }
 
 // observe returns since when the renewTime of a node's Lease is unchanged. The Lease was read from the API server and
@@ -60,7 +66,7 @@ func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 	defer l.mu.Unlock()
 	s, ok := l.seen[node]
 	if !ok || !s.renewed.Equal(r.renewed) {
-		s.since = now
+		s.since, s.moved = now, ok
 	}
 	s.renewal = r
 	if l.seen == nil {
@@ -81,7 +87,7 @@ func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 		s, ok := l.seen[node]
 		switch {
 		case !ok || !s.renewed.Equal(r.renewed) && r.version >= s.version:
-			s = sighting{r, answered}
+			s = sighting{r, answered, ok}
 		case r.version > s.version:
 			s.version = r.version
 		}
@@ -125,5 +131,7 @@ func (l *leases) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.seen)
+	clear(l.adverts)
+	l.majority = time.Time{}
 	l.listed = time.Time{}
 }

@@ -90,6 +90,7 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 	in.Outcomes, in.Readings, in.InFlight = p.executor.pending(p.name, uid)
 	in.Node, in.Executor = nodeFacts(p.node), p.identity
 	in.Lease = p.observer.lease(ctx, p.name)
+	in.Watchdog = watchdogFacts(p.node, in.Lease, p.observer.leases, time.Now())
 	in.Kdump = kdumpFacts(p.kdump, p.name)
 	if p.node != nil {
 		in.Load = p.observer.loadAs(ctx, p.name, cutOff(&state))

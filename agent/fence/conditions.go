@@ -51,6 +51,7 @@ const (
 	ReasonProving            = "Proving"
 	ReasonNotProven          = "NotProven"
 	ReasonOffProven          = "OffProven"
+	ReasonResetProven        = "ResetProven"
 	ReasonConfirmedOff       = "ConfirmedOff"
 	ReasonConfirmOffIgnored  = "ConfirmOffIgnored"
 	ReasonProofVoid          = "ProofVoid"

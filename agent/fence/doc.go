@@ -6,8 +6,9 @@
 // agent/controller observes, saves the state in a NodeFence object, and then carries the orders out.
 //
 // One rule is above all others: no pod and no volume of a node is released before a separate reading has proven that
-// its machine is off, or that it is cut off from the storage of the pod. There are two opt-ins: a person's word (an
-// annotation with the UID of the fence), and the datagrams of a node's dump kernel, for pods without their volumes.
+// its machine is off, or that it is cut off from the storage of the pod. There are three opt-ins: a person's word (an
+// annotation with the UID of the fence), the bound of the node's own hardware watchdog, and the datagrams of its dump
+// kernel, for pods without their volumes.
 // Everything else follows:
 //
 //   - A state is saved before an order of it is carried out, but for the removal of the out-of-service taint. An act that

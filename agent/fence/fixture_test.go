@@ -93,6 +93,9 @@ type simulation struct {
 	load    Load
 	gate    Gate
 	kdump   Kdump
+	// watchdog is what the node says of its watchdog, unchanged since a time after the beginning.
+	watchdog  WatchdogFacts
+	unchanged time.Duration
 	// script is what happens at which time after the beginning.
 	script map[time.Duration]func(*simulation)
 	// bootTime is the time from on to Ready; negative for never.
@@ -194,6 +197,8 @@ func (s *simulation) step() time.Time {
 	}
 	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Outcomes: s.outcomes, Readings: s.readings, InFlight: s.inFlight,
 		Executor: "c" + strconv.Itoa(s.executor), Gate: s.gate, Kdump: s.kdump}
+	in.Watchdog = s.watchdog
+	in.Watchdog.Unchanged = max(0, s.at-s.unchanged)
 	in.Node.Quarantined, in.Node.OutOfService = s.taints.Quarantine, s.taints.OutOfService
 	s.outcomes, s.readings = nil, nil
 	var o Orders

@@ -19,6 +19,23 @@ type Inputs struct {
 	Gate Gate
 	// Kdump is what the dump kernel of the node has sent.
 	Kdump Kdump
+	// Watchdog is what the node has said of its hardware watchdog.
+	Watchdog WatchdogFacts
+}
+
+// WatchdogFacts are what a node has said of the hardware watchdog that resets it when it is cut off.
+type WatchdogFacts struct {
+	// Advert is what it said last, empty if it said nothing.
+	Advert string
+	// Armed says that the advert is one of a hardware watchdog that is armed; Why says why not.
+	Armed bool
+	Why   string
+	// BootID is the boot that the advert is about.
+	BootID string
+	// Bound is the time after which the watchdog has reset the machine, and Unchanged for how long the controller has seen,
+	// by a clock that can't be set, that neither advert nor Lease changed, while it reached the API server and more than
+	// half of all nodes kept their Leases fresh.
+	Bound, Unchanged time.Duration
 }
 
 // Kdump is what a listener received of the datagrams of fence_kdump_send from a node. Anyone can forge them.

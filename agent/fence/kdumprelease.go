@@ -78,6 +78,10 @@ func (r *run) releaseDump() {
 // person decides.
 func (r *run) dumpForged() {
 	s := r.s
+	r.healthy()
+	if s.is(ConditionVerificationFailed) {
+		return
+	}
 	s.Proof, s.NextAttempt = nil, metav1.MicroTime{}
 	r.clear(ConditionReleaseStuck)
 	s.Status, s.Phase, s.Since = Error, "", metav1.NewMicroTime(r.now)

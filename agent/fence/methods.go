@@ -57,8 +57,8 @@ func (r *run) methods(which group) progress {
 		return ended
 	}
 	for i, m := range levels[s.Level].Methods {
-		if m.Action == CleanPods && s.OnRepeats > 0 {
-			continue // done before the machine was switched on
+		if m.Action == CleanPods && s.OnRepeats > 0 || m.Action == Watchdog {
+			continue // done before the machine was switched on, or nothing to do
 		}
 		if which != allMethods && (m.Action == Off) != (which == beforeRelease) {
 			continue

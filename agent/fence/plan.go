@@ -65,7 +65,7 @@ type Method struct {
 
 // Action is what a method does.
 //
-// +kubebuilder:validation:Enum=off;on;cordon;uncordon;clean-pods
+// +kubebuilder:validation:Enum=off;on;cordon;uncordon;clean-pods;watchdog
 type Action string
 
 // The actions of devices. There is no reboot, cycle or reset: a reboot is off, proof, release, on.
@@ -80,6 +80,10 @@ const (
 	Uncordon  Action = "uncordon"   // undoes Cordon of the same fence
 	CleanPods Action = "clean-pods" // deletes the pods of a node that was released, without grace
 )
+
+// Watchdog is the action of a method that does nothing: it waits until the node's own hardware watchdog must have reset
+// the machine.
+const Watchdog Action = "watchdog"
 
 // OnObjects reports whether the action is one on objects of the cluster, and not on a device.
 func (a Action) OnObjects() bool { return a == Cordon || a == Uncordon || a == CleanPods }

@@ -14,9 +14,17 @@ func (r *run) prove() bool {
 		r.offProven(proof)
 		return true
 	}
+	fired, wait, why := r.watchdogFired()
+	if fired {
+		r.resetProven()
+		return true
+	}
 	t := r.timings()
-	timeout := t.ProofTimeout.Duration
 	begun := latest(s.Since.Time, s.LastAct.Time)
+	timeout := t.ProofTimeout.Duration
+	if wait > 0 {
+		timeout = max(timeout, min(r.now.Sub(begun)+wait, timeout+r.in.Watchdog.Bound))
+	}
 	all := s.DryRun
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
@@ -37,7 +45,10 @@ func (r *run) prove() bool {
 		r.wouldRelease("nothing was switched off; " + s.powers())
 		return true
 	}
-	r.nextLevel(ReasonNotProven, "the machine is not proven off ("+s.powers()+")")
+	if why != "" {
+		why = "; its watchdog proves nothing: " + why
+	}
+	r.nextLevel(ReasonNotProven, "the machine is not proven off ("+s.powers()+")"+why)
 	return true
 }
 
@@ -47,6 +58,10 @@ func (r *run) readOn() bool {
 	s, t := r.s, r.timings()
 	if proof := r.offTwice(); proof != nil {
 		r.offProven(proof)
+		return true
+	}
+	if fired, _, _ := r.watchdogFired(); fired {
+		r.resetProven()
 		return true
 	}
 	interval := t.ProofInterval.Duration
@@ -96,7 +111,7 @@ func (r *run) verify() bool {
 	}
 	for _, d := range devices {
 		last := s.last(d)
-		needed := s.Proof.How == Confirmed || s.Proof.has(d)
+		needed := s.Proof.How != ByReadings || s.Proof.has(d)
 		if needed && (last == nil || !r.confirms(last) || s.Proof.How == ByReadings && last.Power != PowerOff) {
 			complete = false
 		}
@@ -184,10 +199,12 @@ func (r *run) contradicted() bool {
 	}
 	renewed := l.Known && l.Found && !microTime(l.Renewed).Time.Equal(s.Proof.LeaseRenewed.Time)
 	switch {
-	case n.Ready != ReadyTrue && !renewed:
+	case n.Ready != ReadyTrue && !renewed && !r.advertChanged():
 		return false
 	case r.rebooted():
 		r.proofLost("the node is back with a new boot ID")
+	case n.Ready != ReadyTrue && !renewed:
+		r.stop("what the node says of its watchdog changed after the proof")
 	default:
 		r.stop("the node is Ready or renewed its Lease after the proof, with the boot ID that it had before")
 	}

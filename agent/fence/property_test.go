@@ -38,7 +38,7 @@ func TestRandomFences(t *testing.T) {
 		}
 	}
 	t.Logf("ends: %v", total)
-	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced", "released for a dump"} {
+	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced", "released for a dump", "reset by its watchdog"} {
 		if total[end] == 0 {
 			t.Errorf("no run ended as %q: %v", end, total)
 		}
@@ -68,6 +68,8 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 		from := time.Duration(rnd.IntN(60)) * time.Second
 		s.dump(from, from+time.Duration(rnd.IntN(900))*time.Second)
 	}
+	s.watchdog = WatchdogFacts{Advert: "1", Armed: chance(90), Why: "not armed", BootID: "b1", Bound: 3 * time.Minute}
+	s.unchanged = time.Duration(rnd.IntN(600)-300) * time.Second
 	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}, lastOff: map[string]Reading{}}
 	s.check = v.check
 	last := time.Duration(0)
@@ -82,6 +84,9 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	end := v.end()
 	if v.volumes > 0 {
 		ends["released storage"]++
+	}
+	if v.resets > 0 {
+		ends["reset by its watchdog"]++
 	}
 	if v.dumps > 0 {
 		ends["released for a dump"]++
@@ -105,6 +110,9 @@ func randomPlan(rnd *rand.Rand) Plan {
 		p = powerPlan(bmc, plugs)
 	case 5:
 		p = powerPlan(level(on, "bmc", "plug1"))
+	}
+	if rnd.IntN(6) == 0 {
+		p.PowerManagement = append(p.PowerManagement, watchdogLevel())
 	}
 	if rnd.IntN(5) < 2 {
 		randomIsolation(&p, rnd)
@@ -185,6 +193,7 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 		func(s *simulation) { s.node.UID = "n2" },
 		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
 		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
+		func(s *simulation) { s.watchdog.Advert, s.unchanged = s.watchdog.Advert+"1", s.at },
 		func(s *simulation) { s.node.ConfirmOff = fenceUID },
 		func(s *simulation) { s.node.ConfirmOff = "other" },
 		func(s *simulation) { s.load.AttachmentsKnown = !s.load.AttachmentsKnown },
@@ -219,7 +228,9 @@ type verifier struct {
 	// volumes counts the steps that released pods of storage, and unfenced the acts of Recovery after such.
 	volumes, unfenced int
 	// dumps counts the steps that released pods because of datagrams, of which heard are the last ones.
-	dumps      int
+	dumps int
+	// resets counts the releases for a watchdog.
+	resets     int
 	heard      []time.Time
 	switchedOn bool // by an act
 	tainted    bool
@@ -422,10 +433,8 @@ func (v *verifier) checkRelease(in Inputs) {
 	if in.Node.Ready == ReadyTrue || !in.Node.Found || in.Node.UID != s.Target.UID {
 		v.fail("released a node that is Ready, gone or replaced")
 	}
-	if p.How == Confirmed {
-		if v.lastOn.After(p.At.Time) || !v.confirmed {
-			v.fail("confirmed proof of %v; read on at %v", p.At, v.lastOn)
-		}
+	if p.How != ByReadings {
+		v.checkOptIn(in, p)
 		return
 	}
 	count := map[string]int{}
@@ -448,10 +457,31 @@ func (v *verifier) checkRelease(in Inputs) {
 	}
 }
 
+// checkOptIn checks a release by a person's word, or by the node's watchdog.
+func (v *verifier) checkOptIn(in Inputs, p *Proof) {
+	known := v.confirmed
+	if p.How == ByWatchdog {
+		known = v.s.state.usesWatchdog() && p.Watchdog == in.Watchdog.Advert
+	}
+	if !known || v.lastOn.After(p.At.Time) {
+		v.fail("proof %+v; read on at %v, advert %q", p, v.lastOn, in.Watchdog.Advert)
+	}
+}
+
 // checkReleasing checks that a release begins while the gate is open, and just after each device of the proof was read off.
 func (v *verifier) checkReleasing(in Inputs) {
 	now, p := v.s.now(), v.s.state.Proof
 	confirmed := p != nil && p.How == Confirmed
+	if p != nil && p.How == ByWatchdog {
+		v.resets++
+		if w := in.Watchdog; !w.Armed || w.Unchanged < w.Bound || w.BootID != v.s.state.Target.BootID || !stale(in.Lease, v.s.plan.Timings, now) {
+			v.fail("release began for the watchdog %+v, Lease %+v", w, in.Lease)
+		}
+		if !in.Gate.Open {
+			v.fail("release began while the gate is closed: %+v", in.Gate)
+		}
+		return
+	}
 	if g := in.Gate; !g.Open && (!confirmed || !g.Overridable) {
 		v.fail("release began while the gate is closed: %+v", g)
 	}

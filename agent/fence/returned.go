@@ -24,18 +24,12 @@ func (r *run) returned() bool {
 func (r *run) nodeAlive() bool {
 	s := r.s
 	voided := s.is(ConditionVerificationFailed) || s.is(ConditionProofLost)
-	switch {
-	case s.dumpReleased() && !r.rebooted():
-		r.healthy()
-		if !s.is(ConditionVerificationFailed) {
-			r.dumpForged()
-		}
+	if s.dumpReleased() && !r.rebooted() {
+		r.dumpForged()
 		return false
-	case !s.acted() && s.dumpReleased() && !voided:
-		r.recovered(s.Step, "the node is Ready again, with a new boot ID; its devices were not used")
-		return true
-	case !s.acted() && !voided:
-		r.recovered(s.Step, "the node is Ready again; nothing was done to it")
+	}
+	if !s.acted() && !voided {
+		r.recovered(s.Step, "the node is Ready again; its devices were not used")
 		return true
 	}
 	if s.HealthySince.IsZero() {

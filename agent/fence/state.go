@@ -268,13 +268,15 @@ type Reading struct {
 //
 // +kubebuilder:object:generate=true
 type Proof struct {
-	// How is readings, or confirmed by a person.
+	// How is readings, confirmed by a person, or the node's watchdog.
 	How ProofKind `json:"how"`
 	// By is the person, if it is known.
 	By string `json:"by,omitempty"`
 	// Readings are two readings of each power device.
 	// +listType=atomic
 	Readings []Reading `json:"readings,omitempty"`
+	// Watchdog is what the node said of its watchdog, if that is the proof.
+	Watchdog string `json:"watchdog,omitempty"`
 	// LeaseRenewed is the renewTime of the Lease at the time of the proof.
 	LeaseRenewed metav1.MicroTime `json:"leaseRenewed,omitzero"`
 	// At is when it was proven.
@@ -334,13 +336,14 @@ const (
 
 // ProofKind is the kind of a proof.
 //
-// +kubebuilder:validation:Enum=Readings;Confirmed
+// +kubebuilder:validation:Enum=Readings;Confirmed;Watchdog
 type ProofKind string
 
 // The kinds of proof.
 const (
 	ByReadings ProofKind = "Readings"
 	Confirmed  ProofKind = "Confirmed"
+	ByWatchdog ProofKind = "Watchdog" // the boot that the node had has ended
 )
 
 // Entry is a change of a fence.

@@ -84,6 +84,8 @@ func proofText(proof *fence.Proof) string {
 		return "none: the machine is not known to be off"
 	case proof.How == fence.Confirmed:
 		return "a person confirmed at " + at(proof.At.Time) + " that the machine is off"
+	case proof.How == fence.ByWatchdog:
+		return "no reading: the node's watchdog must have reset the machine before " + at(proof.At.Time)
 	}
 	return fmt.Sprintf("%d readings, complete at %s", len(proof.Readings), at(proof.At.Time))
 }

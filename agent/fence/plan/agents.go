@@ -72,6 +72,7 @@ var agents = map[string]*agent{
 	"cordon":     builtIn(fence.Cordon, fence.Isolation),
 	"uncordon":   builtIn(fence.Uncordon, fence.Recovery),
 	"clean-pods": builtIn(fence.CleanPods, fence.PowerManagement),
+	"watchdog":   builtIn(fence.Watchdog, fence.PowerManagement),
 }
 
 // ipmiUsername checks the name of a user of a BMC: IPMI 2.0, section 22.28, has 16 bytes for it.
@@ -82,9 +83,6 @@ func ipmiUsername(value string) (string, error) {
 	return value, nil
 }
 
-// planned are agents of the proposal that this release cannot execute.
-var planned = []string{"watchdog"}
-
 var scriptName = regexp.MustCompile(`^fence_[a-z0-9_]+$`)
 
 // checkAgent returns why a built-in agent can't be used, nil if it can.
@@ -92,8 +90,6 @@ func checkAgent(name string) error {
 	switch {
 	case agents[name] != nil:
 		return nil
-	case slices.Contains(planned, name):
-		return fmt.Errorf("this release has no executor for %s", name)
 	case FenceAgent(name):
 		return fmt.Errorf("%s is not built in", name)
 	}

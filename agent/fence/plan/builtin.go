@@ -12,7 +12,7 @@ import (
 // maxReleases bounds the storage that a method names.
 const maxReleases = 16
 
-// builtIn returns an agent that acts on objects of the cluster: it has one action, no parameters and no device.
+// builtIn returns an agent without a device, that acts on objects of the cluster or not at all: it has one action, no parameters and no device.
 func builtIn(action fence.Action, step fence.StepName) *agent {
 	return &agent{
 		steps: []fence.StepName{step}, action: action,
@@ -56,6 +56,9 @@ func (n *node) checkStep(l list, m fence.Method, releases bool) {
 		n.doc.fail(l.line, l.key, fmt.Sprintf("method %s: %s", m.Name, message), remedy)
 	}
 	switch {
+	case m.Action == fence.Watchdog:
+		n.doc.warn(l.line, l.key, "method "+m.Name+": the machine is taken for dead because its own watchdog must have reset it; no reading shows that",
+			"name it only as the last level, for nodes whose agent has a hardware watchdog armed")
 	case l.step == fence.Isolation && m.Action == fence.On:
 		fail("has action=on, which undoes isolation", "name it in recovery")
 	case l.step == fence.Recovery && m.Action == fence.Off:

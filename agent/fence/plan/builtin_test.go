@@ -142,3 +142,48 @@ func TestStepProblems(t *testing.T) {
 		})
 	}
 }
+
+func TestWatchdog(t *testing.T) {
+	wd := good().with(files{
+		"fence-config-host1":       "node_name=host1\npower_management=bmc-off bmc-on\npower_management.2=wd",
+		"fence-method-wd-host1":    "template=fence-method-template-wd",
+		"fence-method-template-wd": "agent_name=watchdog",
+	})
+	warn := func(line int, key string) string {
+		return fmt.Sprintf("warning: ConfigMap evictd/fence-config-host1 line %d: %s: method wd: the machine is taken for dead because its own watchdog must have "+
+			"reset it; no reading shows that; name it only as the last level, for nodes whose agent has a hardware watchdog armed", line, key)
+	}
+	for name, tt := range map[string]struct {
+		change files
+		want   string
+		plan   bool
+	}{
+		"second level": {files{}, warn(3, "power_management.2"), true},
+		"only level":   {files{"fence-config-host1": "node_name=host1\npower_management=wd"}, warn(2, "power_management"), true},
+		"with another": {files{"fence-config-host1": "node_name=host1\npower_management=bmc-off wd bmc-on"},
+			"fence-config-host1 line 2: power_management: has a method of watchdog and others", false},
+		"isolation": {files{"fence-config-host1": "node_name=host1\nisolation=wd\npower_management=bmc-off"},
+			"the agent watchdog can't be used in this step", false},
+		"identity":  {files{"fence-method-wd-host1": "template=fence-method-template-wd\nidentity=none"}, "and watchdog has none; remove the line", false},
+		"parameter": {files{"fence-method-wd-host1": "template=fence-method-template-wd\nip=10.0.0.1"}, "line 2: ip: ", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, problems := Parse(wd.with(tt.change).objects())
+			if got := text(problems); !strings.Contains(got, tt.want) {
+				t.Errorf("problems:\n%s\nwant %s", got, tt.want)
+			}
+			p, planned := c.Plans["host1"]
+			if planned != tt.plan {
+				t.Fatalf("planned = %t; want %t", planned, tt.plan)
+			}
+			if !planned {
+				return
+			}
+			last := p.PowerManagement[len(p.PowerManagement)-1].Methods
+			want := fence.Method{Name: "wd", Agent: "watchdog", Action: fence.Watchdog, Identity: fence.CheckNone, Deadline: seconds(60), Parameters: map[string]string{}}
+			if diff := cmp.Diff([]fence.Method{want}, last); diff != "" {
+				t.Errorf("last level (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

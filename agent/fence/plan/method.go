@@ -195,7 +195,7 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 		Parameters:  maps.Clone(m.parameters),
 		Secrets:     slices.Concat(m.template.layer.sources, m.layer.sources),
 	}
-	if action.OnObjects() {
+	if m.withoutDevice() {
 		out.Identity = fence.CheckNone
 	}
 	if text := m.setting("releases"); text != "" && action == fence.Off {

@@ -191,6 +191,13 @@ func (n *node) readList(p *parser, l list) {
 // checkOrder checks that a list of power management switches off, and switches on only after that.
 func (n *node) checkOrder(l list, methods []fence.Method) {
 	off := func(m fence.Method) bool { return m.Action == fence.Off }
+	if slices.ContainsFunc(methods, func(m fence.Method) bool { return m.Action == fence.Watchdog }) {
+		if len(methods) > 1 {
+			n.doc.fail(l.line, l.key, "has a method of watchdog and others: what it takes for dead is not switched, and one proof does "+
+				"not complete the other", "give it a level of its own, such as power_management.2")
+		}
+		return
+	}
 	on := slices.IndexFunc(methods, func(m fence.Method) bool { return !off(m) })
 	switch {
 	case !slices.ContainsFunc(methods, off):
@@ -254,6 +261,9 @@ func stepNames(steps []fence.StepName) []string {
 	return names
 }
 
+// withoutDevice reports whether the agent of the method has no device, and one action.
+func (m *method) withoutDevice() bool { return m.action.OnObjects() || m.action == fence.Watchdog }
+
 // actionOf returns the action of a method, which is that of its name's suffix if it has none. An agent's own default is
 // never used: that of power agents is reboot.
 func (m *method) actionOf(name string) fence.Action {
@@ -261,7 +271,7 @@ func (m *method) actionOf(name string) fence.Action {
 	for _, action := range []fence.Action{fence.Off, fence.On} {
 		switch {
 		case !strings.HasSuffix(name, "-"+string(action)):
-		case m.action.OnObjects():
+		case m.withoutDevice():
 		case m.action != "" && m.action != action:
 			m.doc.warn(v.line, v.key, fmt.Sprintf("is %s, but the name of the method ends in -%s", m.action, action), "correct the one or the other")
 		case !written:
@@ -269,7 +279,7 @@ func (m *method) actionOf(name string) fence.Action {
 			return action
 		}
 	}
-	if written || m.action.OnObjects() {
+	if written || m.withoutDevice() {
 		return m.action
 	}
 	m.doc.fail(0, "action", "is missing", "write action=off or action=on")

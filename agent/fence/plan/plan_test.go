@@ -277,11 +277,11 @@ fence-config-host1 line 2: power_management: has "template", which can't be the 
 fence-config-host1 line 2: power_management: has "template-a", which can't be the name of a method; use
 fence-config-host1 line 2: power_management: has a value that is not shown because it may contain a password, which can't be the name of a method; use`},
 		{"agents", files{"fence-method-template-bmc": "agent_name=fence_apc\npasswd_script=/bin/x\nsnmp-priv-passwd=hunter2", "secret:fence-method-template-bmc": "-"}, "", `
-fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: clean-pods, cordon, ipmi, redfish, uncordon
+fence-method-template-bmc line 1: agent_name: fence_apc is not installed where evictd-controller runs; install it there, into the directory --fence-agents-dir, or use an agent that is built in: clean-pods, cordon, ipmi, redfish, uncordon, watchdog
 fence-method-template-bmc line 2: passwd_script: would run a program; move the password to a Secret named fence-method-template-bmc
 fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passwords; move it to`},
 		{"no agent", files{"fence-method-template-bmc": "agent_name=../bin/sh"}, "",
-			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: clean-pods, cordon, ipmi, redfish, uncordon`},
+			`fence-method-template-bmc line 1: agent_name: is "../bin/sh", which is not an agent; use an agent of this release: clean-pods, cordon, ipmi, redfish, uncordon, watchdog`},
 		{"parameters", files{"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1:623\nipaddr=10.0.0.1\nipport=0\naction=off\nlanplus=1\n" +
 			"timeout=0\nidentity=guid\nmust_success=maybe\nusername=a-name-of-18-bytes"}, "", `
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value

@@ -1,0 +1,204 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/selffence"
+)
+
+// advertOf returns what a node says of a hardware watchdog of 20 s, which a case changes.
+func advertOf(change func(*selffence.Advert)) selffence.Advert {
+	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	a := selffence.Advert{Version: 1, Armed: true, Identity: "iTCO_wdt", TimeoutSeconds: 20, FeedGapSeconds: 20, RenewSeconds: 10,
+		BootID: "boot1", Sequence: 7, ArmedAt: at, RenewedAt: at}
+	if change != nil {
+		change(&a)
+	}
+	return a
+}
+
+func TestWatchdogFacts(t *testing.T) {
+	start := time.Now()
+	bound := advertOf(nil).Bound()
+	for name, tt := range map[string]struct {
+		text func() string
+		// lease and advert are when they were seen first, and majority since when there is one, before the end.
+		lease, advert, majority time.Duration
+		change                  func(*fence.Lease)
+		armed                   bool
+		unchanged               time.Duration
+	}{
+		"all over":         {lease: 200, advert: 300, majority: 400, armed: true, unchanged: 200},
+		"advert is young":  {lease: 200, advert: 20, majority: 400, armed: true, unchanged: 20},
+		"no long majority": {lease: 200, advert: 300, majority: 30, armed: true, unchanged: 30},
+		"no majority":      {lease: 200, advert: 300, armed: true},
+		"no Lease":         {lease: 200, advert: 300, majority: 400, change: func(l *fence.Lease) { l.Found = false }, armed: true},
+		"Lease unknown":    {lease: 200, advert: 300, majority: 400, change: func(l *fence.Lease) { l.Known = false }, armed: true},
+		"Lease never seen": {lease: 200, advert: 300, majority: 400, change: func(l *fence.Lease) { l.UnchangedSince = time.Time{} }, armed: true},
+		"softdog": {text: func() string {
+			return advertOf(func(a *selffence.Advert) { a.Identity = selffence.SoftwareWatchdog }).String()
+		}, lease: 200, advert: 300, majority: 400, unchanged: 200},
+		"disarmed": {text: func() string {
+			return advertOf(func(a *selffence.Advert) { a.Armed = false }).String()
+		}, lease: 200, advert: 300, majority: 400, unchanged: 200},
+		"not readable": {text: func() string { return "armed" }, lease: 200, advert: 300, majority: 400},
+	} {
+		n, l := deadNode(), &leases{}
+		text := advertOf(nil).String()
+		if tt.text != nil {
+			text = tt.text()
+		}
+		n.Annotations = map[string]string{selffence.AnnotationWatchdog: text}
+		before := func(seconds time.Duration) time.Time { return start.Add(-seconds * time.Second) }
+		l.observeAdvert("n1", text, before(tt.advert))
+		lease := fence.Lease{Known: true, Found: true, UnchangedSince: before(tt.lease)}
+		if tt.change != nil {
+			tt.change(&lease)
+		}
+		if tt.majority > 0 {
+			l.majority, l.counted = before(tt.majority), before(5)
+		}
+		got := watchdogFacts(n, lease, l, start)
+		if got.Armed != tt.armed || got.Unchanged != tt.unchanged*time.Second || got.Advert != text || got.Armed == (got.Why != "") {
+			t.Errorf("%s: watchdogFacts = %+v; want armed: %t, unchanged for %v", name, got, tt.armed, tt.unchanged*time.Second)
+		}
+		if got.Armed && (got.Bound != bound || got.BootID != "boot1") {
+			t.Errorf("%s: bound %v of boot %q; want %v", name, got.Bound, got.BootID, bound)
+		}
+		if tt.majority == 0 {
+			continue
+		}
+		if later := watchdogFacts(n, lease, l, start.Add(leaseMaxAge)); later.Unchanged != 0 {
+			t.Errorf("%s: unchanged for %v although nothing was listed for %v", name, later.Unchanged, leaseMaxAge)
+		}
+		if l.forgetAll(); watchdogFacts(n, lease, l, start).Unchanged != 0 {
+			t.Errorf("%s: the bound goes on across an outage", name)
+		}
+	}
+	if got := watchdogFacts(deadNode(), fence.Lease{}, &leases{}, start); got.Armed || got.Why == "" || got.Advert != "" {
+		t.Errorf("without the annotation: %+v", got)
+	}
+}
+
+// An advert counts from its last change, also to an earlier text.
+func TestObserveAdvert(t *testing.T) {
+	l, start := &leases{}, time.Now()
+	for i, tt := range []struct {
+		text string
+		want int
+	}{{"a", 0}, {"a", 0}, {"b", 2}, {"b", 2}, {"a", 4}, {"", 5}} {
+		if got := l.observeAdvert("n1", tt.text, start.Add(time.Duration(i)*time.Second)); !got.Equal(start.Add(time.Duration(tt.want) * time.Second)) {
+			t.Errorf("%d: unchanged since %v; want %d s", i, got.Sub(start), tt.want)
+		}
+	}
+	l.pruneAdverts(map[string]bool{"n2": true})
+	if len(l.adverts) != 0 {
+		t.Errorf("%v is kept of a node that is gone", l.adverts)
+	}
+}
+
+// More than half of all nodes must renew their Leases all the time, of those that were seen to be renewed.
+func TestMajority(t *testing.T) {
+	start := time.Now()
+	nodes := func(n int) (all []corev1.Node) {
+		for i := range n {
+			all = append(all, *healthyNode(fmt.Sprintf("n%d", i)))
+		}
+		return all
+	}
+	for name, tt := range map[string]struct {
+		nodes, renew int
+		// silent are the lists, every 10 s, in which no Lease is renewed, and missed those that there are not.
+		silent, missed map[int]bool
+		want           int // since this list; -1: no majority
+	}{
+		"all":                {nodes: 4, renew: 4, want: 1},
+		"half":               {nodes: 4, renew: 2, want: -1},
+		"more than half":     {nodes: 3, renew: 2, want: 1},
+		"none":               {nodes: 0, renew: 0, want: -1},
+		"one renewal missed": {nodes: 3, renew: 2, silent: map[int]bool{10: true}, want: 1},
+		"an outage of all":   {nodes: 3, renew: 3, silent: map[int]bool{10: true, 11: true, 12: true}, want: 13},
+		"lists missed":       {nodes: 3, renew: 3, missed: map[int]bool{10: true, 11: true, 12: true}, want: 13},
+	} {
+		l, all := &leases{}, nodes(tt.nodes)
+		renewed := start
+		var now time.Time
+		for i := range 20 {
+			now = start.Add(time.Duration(i) * 10 * time.Second)
+			if tt.missed[i] {
+				continue
+			}
+			if !tt.silent[i] {
+				renewed = now
+			}
+			list := map[string]renewal{}
+			for k := range all {
+				list[all[k].Name] = renewal{start, uint64(k + 1)}
+				if k < tt.renew {
+					list[all[k].Name] = renewal{renewed, uint64(100*i + k + 1)}
+				}
+			}
+			l.list(list, now, now)
+			l.countMajority(all, now)
+		}
+		want := time.Time{}
+		if tt.want >= 0 {
+			want = start.Add(time.Duration(tt.want) * 10 * time.Second)
+		}
+		if got := l.majoritySince(now); !got.Equal(want) {
+			t.Errorf("%s: majority since %v; want list %d", name, got.Sub(start), tt.want)
+		}
+	}
+}
+
+// A node whose BMC does not answer is released after its watchdog's bound, and not before.
+func TestWatchdogRelease(t *testing.T) {
+	for name, tt := range map[string]struct {
+		since  time.Duration
+		phase  fence.Phase
+		proven fence.ProofKind
+	}{
+		"over":     {time.Hour, fence.Releasing, fence.ByWatchdog},
+		"not over": {time.Minute, fence.Proving, ""},
+	} {
+		now := time.Now()
+		renewed := now.Add(-time.Hour).Truncate(time.Second)
+		nf := runningFence(func(s *fence.State) {
+			s.Phase, s.Since = fence.Proving, metav1.NewMicroTime(now)
+			s.Plan.PowerManagement = []fence.Level{{Methods: []fence.Method{{Name: "wd", Agent: "watchdog", Action: fence.Watchdog}}}}
+			s.Target.LeaseRenewed = metav1.NewMicroTime(renewed)
+		})
+		n := deadNode()
+		text := advertOf(nil).String()
+		n.Annotations = map[string]string{selffence.AnnotationWatchdog: text}
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, n, nf, leaseOf("n1", renewed), healthyNode("n2"), healthyNode("n3"),
+			leaseOf("n2", now), leaseOf("n3", now), pod("db-0", "StatefulSet", nil))
+		l := r.observer.leases
+		l.observe("n1", renewal{renewed: renewed}, now.Add(-time.Hour))
+		l.observeAdvert("n1", text, now.Add(-tt.since))
+		l.majority, l.counted = now.Add(-time.Hour), now
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		after := &nodefence.NodeFence{}
+		if err := api.Get(t.Context(), types.NamespacedName{Name: nf.Name}, after); err != nil {
+			t.Fatal(err)
+		}
+		p := after.State.Proof
+		if after.State.Phase != tt.phase || (p == nil) != (tt.proven == "") || p != nil && (p.How != tt.proven || p.Watchdog != text) {
+			t.Errorf("%s: phase %q, proof %+v, conditions %v; want %q", name, after.State.Phase, p, after.State.Conditions, tt.phase)
+		}
+		if got := taintIndex(getNode(t, api), &outOfService) >= 0; got != (tt.proven != "") {
+			t.Errorf("%s: out-of-service taint: %t", name, got)
+		}
+	}
+}
