@@ -200,6 +200,10 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
 	lister := &leaseLister{reconciler: r, own: newOwnNode(o, live), failed: &unreadable{log: o.Log}, notify: notify}
 	r.kdump = newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
+	probing := &probes{config: settings, cached: m.GetCache(), executor: devices, recorder: events, log: o.Log}
+	if err := ctrlmetrics.Registry.Register(probing); err != nil {
+		return fmt.Errorf("register metrics of probes: %w", err)
+	}
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
@@ -210,7 +214,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		}
 		return nil
 	})
-	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(listening)); err != nil {
+	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(listening), m.Add(probing)); err != nil {
 		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}

@@ -97,6 +97,7 @@ var alertCases = []alertCase{
 	{"EvictdAffinityInvalid", []alertSeries{
 		{`evictd_affinity_invalid_annotations`, "0x40", "0x40"}, {`evictd_affinity_config_problems`, "0x30 1x10", "0x37 1x3"},
 	}},
+	{"EvictdFenceDeviceUnreachable", []alertSeries{{`evictd_fence_devices{state="unreachable"}`, "0x10 1x30", "1x10 0x30"}}},
 	{"EvictdFencingConfigInvalid", []alertSeries{{`evictd_fence_config_problems`, "0x30 2x10", "0x40"}}},
 }
 

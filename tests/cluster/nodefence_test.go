@@ -110,7 +110,7 @@ func (r *rig) fenceDefinition(t *testing.T) {
 		for _, c := range crd.Status.Conditions {
 			got[c.Type] = c.Status
 		}
-		return len(got) >= 3
+		return len(got) >= 3 && got["Established"] == "True"
 	})
 	want := map[string]string{
 		"Established": "True", "NamesAccepted": "True",
