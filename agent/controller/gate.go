@@ -21,10 +21,12 @@ const (
 	reasonPaused     = "Paused"
 	reasonDryRun     = "DryRun"
 	reasonRemediator = "RemediatorLease"
+	reasonTaint      = "RemediatorTaint"
 	reasonUnknown    = "FencesUnknown"
 )
 
-var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator, reasonUnknown)
+var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator,
+	reasonTaint, reasonUnknown)
 
 // withheld returns a closed gate if a person, or the place of the controller, forbids acts against a node that was just
 // read.
@@ -39,6 +41,9 @@ func (r *reconciler) withheld(node *corev1.Node, enforce bool) fence.Gate {
 	case !until.IsZero():
 		return withholding(reasonPaused, fmt.Sprintf(
 			"fencing of the node is paused until %s by the annotation %s", until.UTC().Format(time.RFC3339), by))
+	case remediatorTaint(node) != "":
+		return withholding(reasonTaint, fmt.Sprintf("the node has the taint %s of a remediator or of node maintenance, which works "+
+			"on it: it is fenced when the taint is gone", remediatorTaint(node)))
 	case !enforce:
 		return withholding(reasonDryRun, "dry run was switched on after the fence began")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +58,18 @@ type heldError struct {
 func (e *heldError) Error() string {
 	return fmt.Sprintf("Lease %s/%s is held by %q until %s: another remediator, or maintenance, works on the node; it is "+
 		"fenced when the Lease has expired or is deleted", remediatorNamespace, e.name, e.holder, e.until.UTC().Format(time.RFC3339))
+}
+
+// remediatorTaint returns the key of a taint that a medik8s remediator, or its node maintenance, sets while it has an
+// object for the node; empty if there is none.
+func remediatorTaint(n *corev1.Node) string {
+	for i := range n.Spec.Taints {
+		domain, _, _ := strings.Cut(n.Spec.Taints[i].Key, "/")
+		if domain == "medik8s.io" || strings.HasSuffix(domain, ".medik8s.io") {
+			return n.Spec.Taints[i].Key
+		}
+	}
+	return ""
 }
 
 // remediatorLeaseName returns the name of the Lease of a node, empty if it would be too long to exist.

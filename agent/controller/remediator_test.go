@@ -316,3 +316,24 @@ func TestDryRunTakesNoLease(t *testing.T) {
 		}
 	}
 }
+
+// A taint of another remediator holds a fence, whatever its effect.
+func TestRemediatorTaint(t *testing.T) {
+	for key, want := range map[string]bool{
+		"medik8s.io/remediation":                          true,
+		"medik8s.io/drain":                                true,
+		"remediation.medik8s.io/fence-agents-remediation": true,
+		"node.kubernetes.io/unreachable":                  false,
+		"notmedik8s.io/remediation":                       false,
+		"evictd.io/fencing":                               false,
+		"medik8s.io.example.com/remediation":              false,
+	} {
+		n := deadNode()
+		n.Spec.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}, {Key: key, Effect: corev1.TaintEffectNoExecute}}
+		r, _ := testReconciler(t, nil, interceptor.Funcs{}, n)
+		g := r.withheld(n, true)
+		if g.Open == want || want && (g.Reason != reasonTaint || !g.Withheld || !strings.Contains(g.Message, key)) {
+			t.Errorf("gate with the taint %s = %+v; want held: %t", key, g, want)
+		}
+	}
+}
