@@ -23,7 +23,7 @@ import (
 const (
 	// probeInterval is the time between two probes of a device, without jitter.
 	probeInterval = time.Hour
-	// probeSpread is the time in which all devices are probed first: most BMCs are asked once in it, and none at the start.
+	// probeSpread is the time in which all devices are probed first, and not at once.
 	probeSpread = 10 * time.Minute
 	// probePeriod is how often the devices are looked through for one that is due.
 	probePeriod = 5 * time.Second

@@ -12,7 +12,8 @@ import (
 // maxReleases bounds the storage that a method names.
 const maxReleases = 16
 
-// builtIn returns an agent without a device, that acts on objects of the cluster or not at all: it has one action, no parameters and no device.
+// builtIn returns an agent without a device, that acts on objects of the cluster or not at all: it has one action, and no
+// parameters.
 func builtIn(action fence.Action, step fence.StepName) *agent {
 	return &agent{
 		steps: []fence.StepName{step}, action: action,
