@@ -99,6 +99,8 @@ func remedy(f *nodeFence) string {
 		return "nothing; the fence has ended"
 	case s.DryRun:
 		return "set mode=enforce in cluster-fence-config, then delete this NodeFence if the node is still dead"
+	case is(fence.ConditionVerificationFailed) && s.Kdump != nil && !s.Kdump.Released.IsZero() && s.FirstOff.IsZero():
+		return "reboot the node: its pods were released because of datagrams of its dump kernel, and may still run on it"
 	case is(fence.ConditionVerificationFailed):
 		return "another machine may have been switched off: correct the devices of the node's fence-methods; then switch this " +
 			"machine off yourself and run evictctl fence confirm " + f.Node
