@@ -249,6 +249,7 @@ func (v *verifier) check(in Inputs, o Orders) {
 	devices := state.powerDevices()
 	on := v.observe(in, devices)
 	v.hear(in)
+	v.checkReset(in)
 	release := o.Taints.OutOfService || len(o.Delete) > 0
 	if !o.Taints.OutOfService && len(o.Delete)+len(o.Detach) > 0 {
 		release = false
@@ -468,15 +469,24 @@ func (v *verifier) checkOptIn(in Inputs, p *Proof) {
 	}
 }
 
+// checkReset checks a proof by the node's watchdog in the step that has it: later, a new controller knows less.
+func (v *verifier) checkReset(in Inputs) {
+	now, s := v.s.now(), &v.s.state
+	if s.Proof == nil || s.Proof.How != ByWatchdog || !s.Proof.At.Time.Equal(now) {
+		return
+	}
+	w := in.Watchdog
+	if !w.Armed || w.Unchanged < w.Bound || w.BootID != s.Target.BootID || !stale(in.Lease, s.Plan.Timings, now) {
+		v.fail("proof by the watchdog %+v, Lease %+v", w, in.Lease)
+	}
+}
+
 // checkReleasing checks that a release begins while the gate is open, and just after each device of the proof was read off.
 func (v *verifier) checkReleasing(in Inputs) {
 	now, p := v.s.now(), v.s.state.Proof
 	confirmed := p != nil && p.How == Confirmed
 	if p != nil && p.How == ByWatchdog {
 		v.resets++
-		if w := in.Watchdog; !w.Armed || w.Unchanged < w.Bound || w.BootID != v.s.state.Target.BootID || !stale(in.Lease, v.s.plan.Timings, now) {
-			v.fail("release began for the watchdog %+v, Lease %+v", w, in.Lease)
-		}
 		if !in.Gate.Open {
 			v.fail("release began while the gate is closed: %+v", in.Gate)
 		}
