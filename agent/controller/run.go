@@ -195,14 +195,17 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
 	lister := &leaseLister{reconciler: r, own: newOwnNode(o, live), failed: &unreadable{log: o.Log}, notify: notify}
-	r.kdump = newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
+	listener := newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
+	if listener != nil {
+		r.kdump = listener
+	}
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
 	})
 	listening := manager.RunnableFunc(func(ctx context.Context) error {
-		if r.kdump != nil {
-			r.kdump.Run(ctx)
+		if listener != nil {
+			listener.Run(ctx)
 		}
 		return nil
 	})
