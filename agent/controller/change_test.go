@@ -135,8 +135,8 @@ func configured(set func(*reconciler)) func(context.Context, *world, *reconciler
 var errNoSecret = errors.New(`secrets "fence-method-template-bmc" not found`)
 
 // TestChangeAtAnyPoint: what others change in the middle of a fence never releases a machine that is on, and the node
-// recovers: by a second fence if the first one is gone before the machine has booted. A fence that was forged may end with
-// a wait for a person.
+// recovers: by a second fence if the first one is gone before the machine has booted. A fence that was forged may end
+// with a wait for a person.
 func TestChangeAtAnyPoint(t *testing.T) {
 	s := scenarios()[0]
 	points := len(flow(t, s, 0).points)

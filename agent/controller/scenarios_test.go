@@ -118,8 +118,8 @@ func pulledAfterGaveUp(_ context.Context, w *world) {
 	}
 }
 
-// confirmedAfterGaveUp has a person pull the plug and confirm it after the fence was given up, and switch the machine on
-// again when it is released.
+// confirmedAfterGaveUp has a person pull the plug and confirm it after the fence was given up, and switch the machine
+// on again when it is released.
 func confirmedAfterGaveUp(ctx context.Context, w *world) {
 	if w.condition(fence.ConditionGaveUp, 10*time.Minute) {
 		w.mu.Lock()

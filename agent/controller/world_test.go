@@ -30,8 +30,8 @@ const (
 	bootTime = 30 * time.Second
 )
 
-// world is all that is not the controller: the machine of n1 with its devices, its kubelet, the attach/detach controller
-// and people. It also observes each write of a controller and each act on a device, and fails the test if one breaks a
+// world is all that is not the controller: the machine of n1 with its devices, its kubelet, the attach/detach
+// controller and people. It also observes each write of a controller and each act on a device, and fails the test if one breaks a
 // rule. It knows nothing of the states of a fence.
 type world struct {
 	t   *testing.T
@@ -136,8 +136,8 @@ func (w *world) sawNode(n *corev1.Node) {
 	w.tainted = tainted
 }
 
-// deletes checks the deletion of an object of n1 by a controller: its machine is off, or what uses the object is cut off
-// from the SAN.
+// deletes checks the deletion of an object of n1 by a controller: its machine is off, or what uses the object is cut
+// off from the SAN.
 func (w *world) deletes(ctx context.Context, o client.Object) {
 	name := o.GetName()
 	switch o := o.(type) {
@@ -353,8 +353,8 @@ func (p *plug) act(_ context.Context, action fence.Action) error {
 
 func (p *plug) UUID(context.Context) (string, error) { return machine, nil }
 
-// judge fails the test unless the node has recovered, nothing of the fence is left at it, and what was on the machine is
-// released.
+// judge fails the test unless the node has recovered, nothing of the fence is left at it, and what was on the machine
+// is released.
 func (w *world) judge(t *testing.T) {
 	t.Helper()
 	if nf := getFence(t, w.api); nf == nil || nf.State.Result != fence.Recovered {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestLostUncordon checks that an uncordon whose controller was killed is repeated, also if it need not succeed: nothing
-// else would make the Node schedulable again.
+// TestLostUncordon checks that an uncordon whose controller was killed is repeated, also if it need not succeed:
+// nothing else would make the Node schedulable again.
 func TestLostUncordon(t *testing.T) {
 	for _, must := range []bool{true, false} {
 		p := powerPlan(level(true, "bmc"))

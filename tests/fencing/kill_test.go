@@ -84,8 +84,8 @@ func nodePatch(t *testing.T, c *Cluster, allowed bool) {
 	must(t, c.Admin.Apply(t.Context(), manifest))
 }
 
-// TestFenceKilledAtEachPoint: a controller that is killed at a point of a fence is followed by another, which finishes the
-// fence: the machine is switched off once, and its pod runs twice at no time.
+// TestFenceKilledAtEachPoint: a controller that is killed at a point of a fence is followed by another, which finishes
+// the fence: the machine is switched off once, and its pod runs twice at no time.
 func TestFenceKilledAtEachPoint(t *testing.T) {
 	t.Parallel()
 	c, program := startFencing(t, Enforce)
