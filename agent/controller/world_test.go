@@ -31,8 +31,8 @@ const (
 )
 
 // world is all that is not the controller: the machine of n1 with its devices, its kubelet, the attach/detach
-// controller and people. It also observes each write of a controller and each act on a device, and fails the test if one breaks a
-// rule. It knows nothing of the states of a fence.
+// controller and people. It also observes each write of a controller and each act on a device, and fails the test if
+// one breaks a rule. It knows nothing of the states of a fence.
 type world struct {
 	t   *testing.T
 	api client.WithWatch // of the world; controllers have the one of observed
