@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,16 @@ import (
 
 // noAddress is the value of an address flag that means: nowhere.
 const noAddress = "0"
+
+// kdumpListener says what dump kernels have sent.
+type kdumpListener interface {
+	// Tried reports whether the first attempt to listen is over.
+	Tried() bool
+	// Since returns since when it has listened without a gap, zero if it does not listen.
+	Since() time.Time
+	// Session returns the last session of a node, the zero one if there is none.
+	Session(node string) kdump.Session
+}
 
 // newKdumpListener returns the listener for datagrams of dump kernels, nil if there is none.
 func newKdumpListener(
@@ -59,7 +70,7 @@ func internalAddresses(nodes []corev1.Node) map[netip.Addr]string {
 }
 
 // kdumpFacts returns what the dump kernel of a node has sent.
-func kdumpFacts(l *kdump.Listener, node string) fence.Kdump {
+func kdumpFacts(l kdumpListener, node string) fence.Kdump {
 	if l == nil {
 		return fence.Kdump{}
 	}

@@ -80,7 +80,8 @@ func TestKdumpWait(t *testing.T) {
 	began := make(chan string, 1)
 	numbers := newMetrics(api)
 	o := &Options{KdumpAddress: address.String(), Log: slog.New(slog.DiscardHandler)}
-	r.kdump = newKdumpListener(t.Context(), o, api, numbers.datagrams, func(node string) { began <- node })
+	listener := newKdumpListener(t.Context(), o, api, numbers.datagrams, func(node string) { began <- node })
+	r.kdump = listener
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "n1"}}
 	pass := func() *nodefence.NodeFence {
 		t.Helper()
@@ -98,7 +99,7 @@ func TestKdumpWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { r.kdump.Run(ctx); close(ended) }()
+	go func() { listener.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	for !r.kdump.Tried() {
 		time.Sleep(time.Millisecond)

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/evictd/evictd/agent/fence"
-	"github.com/evictd/evictd/agent/fence/kdump"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
@@ -48,7 +47,7 @@ type reconciler struct {
 	remediators *remediatorLeases
 	recorder    recorder
 	log         *slog.Logger
-	kdump       *kdump.Listener // nil if there is none
+	kdump       kdumpListener // nil if there is none
 	// identity identifies this process, and ownNode the node that it runs on.
 	identity, ownNode string
 

@@ -199,7 +199,10 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
 	lister := &leaseLister{reconciler: r, own: newOwnNode(o, live), failed: &unreadable{log: o.Log}, notify: notify}
-	r.kdump = newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
+	listener := newKdumpListener(ctx, o, m.GetCache(), numbers.datagrams, func(node string) { notify(devices.ctx, node) })
+	if listener != nil {
+		r.kdump = listener
+	}
 	probing := &probes{config: settings, cached: m.GetCache(), executor: devices, recorder: events, log: o.Log}
 	if err := ctrlmetrics.Registry.Register(probing); err != nil {
 		return fmt.Errorf("register metrics of probes: %w", err)
@@ -209,8 +212,8 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		return nil
 	})
 	listening := manager.RunnableFunc(func(ctx context.Context) error {
-		if r.kdump != nil {
-			r.kdump.Run(ctx)
+		if listener != nil {
+			listener.Run(ctx)
 		}
 		return nil
 	})

@@ -67,7 +67,7 @@ func (r *run) methods(which group) progress {
 		if a == nil {
 			return r.next(i, m)
 		}
-		if which == allMethods && m.MustSuccess && a.Outcome.Kind != Succeeded {
+		if which == allMethods && (m.MustSuccess || r.lost(m, a)) && a.Outcome.Kind != Succeeded {
 			r.nextLevel(ReasonMethodFailed, fmt.Sprintf("%s by %s: %s: %s", m.Action, m.Name, a.Outcome.Kind, a.Outcome.Message))
 			return moved
 		}
@@ -76,6 +76,13 @@ func (r *run) methods(which group) progress {
 		}
 	}
 	return ended
+}
+
+// lost reports whether an act of Recovery on an object of the cluster may not have been done: its controller was killed,
+// or the API server did not answer. It is repeated also if the step does not fail with it: a Node would stay cordoned for
+// ever.
+func (r *run) lost(m Method, a *Act) bool {
+	return r.s.Step == Recovery && m.Action.OnObjects() && a.Outcome.Kind == Unknown
 }
 
 // next issues the act of a method, or orders the reading that tells whether the device belongs to the node.
@@ -321,7 +328,11 @@ func (r *run) afterError() bool {
 		r.wake(s.PowerAt.Time)
 	}
 	if s.NextAttempt.IsZero() {
-		return false
+		if s.Step == Isolation || s.is(ConditionGaveUp) {
+			return false
+		}
+		r.again(warning(ReasonRetrying, "the saved state does not tell when the next attempt begins"))
+		return true
 	}
 	if r.now.Before(s.NextAttempt.Time) {
 		r.wake(s.NextAttempt.Time)
