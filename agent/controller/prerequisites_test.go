@@ -82,7 +82,7 @@ func (s *startServer) check(t *testing.T, elect bool, mode affinity.Mode) error 
 	server := httptest.NewServer(s)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	p, err := newPrerequisites(config, "evictd", elect, mode)
+	p, err := newPrerequisites(config, &Options{Namespace: "evictd", LeaderElect: elect, Affinity: mode})
 	if err != nil {
 		t.Fatal(err)
 	}
