@@ -213,8 +213,8 @@ func TestJobOutcomes(t *testing.T) {
 	}
 }
 
-// TestJobRequest: the agent is killed before the deadline of the act, also if the clock of its node is late. The Job has
-// no secret, and runs neither on the node that is fenced nor twice.
+// TestJobRequest: the agent is killed before the deadline of the act, also if the clock of its node is late. The Job
+// has no secret, and runs neither on the node that is fenced nor twice.
 func TestJobRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, e := newJobCluster(t)

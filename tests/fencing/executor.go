@@ -27,9 +27,10 @@ type Executors struct {
 	Program string
 	// Dir gets the volumes of the pods.
 	Dir string
-	// Hook is called before a process starts. An error is why the pod stays Pending.
-	Hook func(node string, pod *corev1.Pod) error
+	// Hook is called before a process starts, with the name of its Job. An error is why the pod stays Pending.
+	Hook func(job string) error
 
+	args []string // of evictd-controller
 	mu   sync.Mutex
 	pods []ExecutedPod
 }
@@ -109,7 +110,7 @@ func (k *kubelet) writeExecutor(ctx context.Context, path string, pod *corev1.Po
 func (k *kubelet) startExecutor(ctx context.Context, pod *corev1.Pod) (*executorPod, error) {
 	e := k.machine.executors
 	if e.Hook != nil {
-		if err := e.Hook(k.machine.Name, pod); err != nil {
+		if err := e.Hook(pod.Labels["batch.kubernetes.io/job-name"]); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@ package fencing
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ const jobsPath = "/apis/batch/v1/namespaces/" + Namespace + "/jobs"
 // left.
 func TestFenceByJobs(t *testing.T) {
 	t.Parallel()
-	c, executors, secrets := startJobs(t)
+	c, executors, secrets := startJobs(t, nil)
 	boot, uid := c.Machines["a"].BootID(), podUID(t, c)
 	began := time.Now()
 	c.Machines["a"].Isolate()
@@ -74,7 +75,7 @@ func (c *Cluster) jobsGone(ctx context.Context) (bool, error) {
 }
 
 // startJobs starts a cluster whose BMCs are switched by fence_ipmilan in Jobs.
-func startJobs(t *testing.T) (*Cluster, *Executors, *secretSearch) {
+func startJobs(t *testing.T, hook func(job string) error) (*Cluster, *Executors, *secretSearch) {
 	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
@@ -82,7 +83,7 @@ func startJobs(t *testing.T) (*Cluster, *Executors, *secretSearch) {
 	agents := installIPMILAN(t)
 	program := executable(t, "evictd-controller")
 	c := start(t)
-	executors := &Executors{Program: program, Dir: t.TempDir()}
+	executors := &Executors{Program: program, Dir: t.TempDir(), Hook: hook}
 	for _, m := range c.Machines {
 		m.useExecutors(executors)
 	}
@@ -100,21 +101,76 @@ func startJobs(t *testing.T) (*Cluster, *Executors, *secretSearch) {
 		t.Fatal(err)
 	}
 	useIPMILAN(t, c)
-	args := []string{"--executor-image", "evictd-agents:v1", "--fence-agents-dir", agents}
-	p, err := c.StartController(program, "first", args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("evictd-controller:\n%s\n%s", p.Log(), describe(executors))
-		}
-	})
+	executors.args = []string{"--executor-image", "evictd-agents:v1", "--fence-agents-dir", agents}
+	startJobController(t, c, executors, "first")
 	s := &secretSearch{program: program, found: map[string]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.running.Go(func() { s.run(ctx) })
 	t.Cleanup(func() { cancel(); s.running.Wait() })
 	return c, executors, s
+}
+
+// startJobController starts evictd-controller with Jobs.
+func startJobController(t *testing.T, c *Cluster, e *Executors, identity string) *Controller {
+	t.Helper()
+	p, err := c.StartController(e.Program, identity, e.args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("evictd-controller %s:\n%s\n%s", identity, p.Log(), describe(e))
+		}
+	})
+	return p
+}
+
+// TestJobAdopted: a controller that is killed while the Job of an off waits leaves it to the next one, which takes its
+// report and does not switch off again.
+func TestJobAdopted(t *testing.T) {
+	t.Parallel()
+	waits, goOn := make(chan struct{}, 1), make(chan struct{})
+	c, executors, _ := startJobs(t, func(job string) error {
+		if !strings.HasSuffix(job, "power-management-1-0-0") {
+			return nil
+		}
+		select {
+		case waits <- struct{}{}:
+		default:
+		}
+		select {
+		case <-goOn:
+			return nil
+		default:
+			return errors.New("the image is not there yet")
+		}
+	})
+	boot, uid := c.Machines["a"].BootID(), podUID(t, c)
+	began := time.Now()
+	c.Machines["a"].Isolate()
+	select {
+	case <-waits:
+	case <-time.After(awaitTimeout):
+		t.Fatal("no Job was created")
+	}
+	if err := c.controller.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	second := startJobController(t, c, executors, "second")
+	if err := c.AwaitRecovery(t.Context(), "a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	wantRecovered(t, c, began, boot, uid)
+	log := second.Log()
+	for _, want := range []string{"looking for the Job of an act that another controller began", "off by lan-off: Succeeded"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log of the second controller has no %q:\n%s", want, log)
+		}
+	}
+	if err := c.poll(t.Context(), "the end of all Jobs", func() (bool, error) { return c.jobsGone(t.Context()) }); err != nil {
+		t.Error(err)
+	}
 }
 
 // installIPMILAN returns a directory with fence_ipmilan, which finds ipmitool where it is.

@@ -2,8 +2,8 @@
 // this pod write to each other: a request, which is a file of a Secret, and a report, which is the termination message
 // of the container.
 //
-// A Job is not at most once: Kubernetes may start its pod late, or twice. So the actions are status, off and on only, and
-// nothing runs
+// A Job is not at most once: Kubernetes may start its pod late, or twice. So the actions are status, off and on only,
+// and nothing runs
 //
 //   - after the time NotAfter of the request: the node may be healthy by then;
 //   - for longer than its Timeout, if the clock of the executor's node is late;
