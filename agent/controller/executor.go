@@ -48,6 +48,8 @@ type use struct {
 	method *fence.Method
 	// id is that of the intent, or of the reading.
 	id string
+	// check returns why an act that has not begun must no longer begin; nil for a reading.
+	check func(context.Context) error
 }
 
 // executor carries out acts and readings in goroutines of this process. For a node there is at most one act in flight,
@@ -197,7 +199,7 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	}
 	var d device.Device
 	err = e.bounded(ctx, release, func() (err error) {
-		if d, err = e.open(ctx, &use{o.node, o.fence, &o.method, o.intent.ID}); err != nil {
+		if d, err = e.open(ctx, e.use(o)); err != nil {
 			return err
 		}
 		return e.identify(ctx, d, o)
@@ -223,6 +225,11 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 		call = d.On
 	}
 	return outcome(e.bounded(ctx, release, func() error { return call(ctx) }))
+}
+
+// use returns the use of a device by an act.
+func (e *executor) use(o *order) *use {
+	return &use{o.node, o.fence, &o.method, o.intent.ID, func(ctx context.Context) error { return e.check(ctx, o) }}
 }
 
 // outcome returns the outcome of an act that a device ended with an error, or without.
@@ -261,8 +268,7 @@ func (e *executor) adopt(o *order) {
 		}
 		defer release()
 		e.log.Info("looking for the Job of an act that another controller began", "node", o.node, "intent", o.intent.ID)
-		u := &use{o.node, o.fence, &o.method, o.intent.ID}
-		report, found, err := e.jobs.adopt(e.ctx, u, until.Add(-cleanupDelay))
+		report, found, err := e.jobs.adopt(e.ctx, e.use(o), until.Add(-cleanupDelay))
 		if !found {
 			return
 		}
@@ -352,7 +358,7 @@ func (e *executor) reading(node, uid string, m *fence.Method) fence.Reading {
 	var uuid string
 	if err == nil {
 		err = e.bounded(ctx, release, func() error {
-			d, err := e.open(ctx, &use{node, uid, m, readingID()})
+			d, err := e.open(ctx, &use{node: node, fence: uid, method: m, id: readingID()})
 			if err != nil {
 				return err
 			}

@@ -28,6 +28,8 @@ const (
 	jobInterval = 500 * time.Millisecond
 	// reportDelay is how long before the deadline the agent of a Job is killed, so that its report arrives in time.
 	reportDelay = 7 * time.Second
+	// checkInterval is the time between two checks of whether an act whose pod has not started is still wanted.
+	checkInterval = 2 * time.Second
 	// cleanupDelay is how long before the deadline a Job is no longer waited for, and deleted.
 	cleanupDelay = 2 * time.Second
 	// sweepInterval is the time between two searches for Secrets of Jobs that are left of another controller.
@@ -172,9 +174,10 @@ func refusedByServer(err error) bool {
 		apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err)
 }
 
-// await looks at the Job of a use until it has ended, or until a time. A Job that has not ended then has failed.
+// await looks at the Job of a use until it has ended, or until a time. A Job that has not ended then has failed. While
+// its pod has not started, it is checked whether the act is still wanted: the node may be back by then.
 func (j *jobs) await(ctx context.Context, u *use, action execute.Action, until time.Time) jobStatus {
-	last := jobStatus{waits: "it is not there"}
+	last, checked := jobStatus{waits: "it is not there"}, time.Now()
 	for {
 		s, err := j.look(ctx, u, action)
 		switch {
@@ -184,6 +187,13 @@ func (j *jobs) await(ctx context.Context, u *use, action execute.Action, until t
 			last = s
 		default:
 			last.waits = err.Error()
+		}
+		if u.check != nil && !last.started && time.Since(checked) >= checkInterval {
+			if err := u.check(ctx); err != nil {
+				last.err = fmt.Errorf("Job %s is deleted before its pod has started: %w", u.name(), err)
+				return last
+			}
+			checked = time.Now()
 		}
 		wait := min(jobInterval, time.Until(until))
 		if wait <= 0 {

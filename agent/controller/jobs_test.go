@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -209,6 +210,46 @@ func TestJobOutcomes(t *testing.T) {
 					t.Errorf("left (-want +got):\n%s", diff)
 				}
 			})
+		})
+	}
+}
+
+// TestJobNoLongerWanted: while the pod of an act has not started, the Job is deleted as soon as the act must not be done
+// any more. A pod that runs is not ended, because that could leave the device between two states.
+func TestJobNoLongerWanted(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning} {
+		synctest.Test(t, func(t *testing.T) {
+			c, e := newJobCluster(t)
+			c.answer = func(job *batchv1.Job, _ execute.Request) {
+				pod := ranPod(job, execute.Report{})
+				pod.Status = corev1.PodStatus{Phase: phase}
+				if err := c.api.Create(context.Background(), pod); err != nil {
+					t.Error(err)
+				}
+			}
+			checks := 0
+			e.check = func(context.Context, *order) error {
+				if checks++; checks > 2 {
+					return errors.New("the Node n1 is Ready")
+				}
+				return nil
+			}
+			e.act(jobOrder())
+			time.Sleep(10 * time.Second)
+			outcomes, _, inFlight := e.pending("n1", fenceUID)
+			if phase == corev1.PodRunning {
+				if len(outcomes) != 0 || inFlight == "" || checks != 1 {
+					t.Errorf("outcomes of a running pod = %+v after %d checks; want none, and one check", outcomes, checks)
+				}
+				e.cancel()
+				return
+			}
+			if len(outcomes) != 1 || outcomes[0].Kind != fence.Unknown || !strings.Contains(outcomes[0].Message, "the Node n1 is Ready") {
+				t.Errorf("outcomes = %+v; want one, Unknown, because the node is Ready", outcomes)
+			}
+			if left := c.left(t); len(left) > 0 {
+				t.Errorf("left %v; want none", left)
+			}
 		})
 	}
 }

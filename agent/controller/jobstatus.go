@@ -19,6 +19,8 @@ type jobStatus struct {
 	ended  bool
 	report execute.Report
 	err    error
+	// started says that the container may run, or may have run.
+	started bool
 	// node is where its pod runs, empty if it is not scheduled.
 	node string
 	// waits is what the Job waits for if it has not ended.
@@ -78,6 +80,7 @@ func statusOf(u *use, action execute.Action, job *batchv1.Job, pods []corev1.Pod
 	s := jobStatus{waits: "it has no pod yet"}
 	if len(own) == 1 {
 		s.node, s.waits = own[0].Spec.NodeName, podWaits(own[0])
+		s.started = own[0].Status.Phase != corev1.PodPending && own[0].Status.Phase != ""
 	}
 	return s
 }

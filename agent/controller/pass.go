@@ -209,7 +209,7 @@ func (p *pass) adopt(state *fence.State, in *fence.Inputs) {
 	}
 	has := func(o fence.Outcome) bool { return o.Intent == i.ID }
 	if m := methodOf(state, i); m != nil && m.Executor == fence.InJob && !slices.ContainsFunc(in.Outcomes, has) {
-		p.executor.adopt(&order{node: p.name, fence: state.UID, intent: *i, method: *m, target: state.Target})
+		p.executor.adopt(&order{node: p.name, fence: state.UID, intent: *i, method: *m, target: state.Target, lease: in.Lease.Renewed})
 	}
 }
 
