@@ -161,7 +161,7 @@ func (d *jobDevice) run(ctx context.Context, action execute.Action) (execute.Rep
 	}
 	s := j.await(ctx, u, action, deadline.Add(-cleanupDelay))
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return execute.Report{}, fmt.Errorf("Job %s goes on without this controller: %w", job.Name, ctx.Err())
+		return execute.Report{}, fmt.Errorf("wait for Job %s, which goes on without this controller: %w", job.Name, ctx.Err())
 	}
 	j.note(u.node, &s)
 	j.clean(ctx, u)
@@ -190,19 +190,19 @@ func (j *jobs) await(ctx context.Context, u *use, action execute.Action, until t
 		}
 		if u.check != nil && !last.started && time.Since(checked) >= checkInterval {
 			if err := u.check(ctx); err != nil {
-				last.err = fmt.Errorf("Job %s is deleted before its pod has started: %w", u.name(), err)
+				last.err = fmt.Errorf("wait for Job %s: it is deleted before its pod has started: %w", u.name(), err)
 				return last
 			}
 			checked = time.Now()
 		}
 		wait := min(jobInterval, time.Until(until))
 		if wait <= 0 {
-			last.err = fmt.Errorf("Job %s has no report before its deadline: %s", u.name(), last.waits)
+			last.err = fmt.Errorf("wait for Job %s: it has no report before its deadline: %s", u.name(), last.waits)
 			return last
 		}
 		select {
 		case <-ctx.Done():
-			last.err = fmt.Errorf("Job %s: %w", u.name(), ctx.Err())
+			last.err = fmt.Errorf("wait for Job %s: %w", u.name(), ctx.Err())
 			return last
 		case <-time.After(wait):
 		}
@@ -216,7 +216,7 @@ func (j *jobs) look(ctx context.Context, u *use, action execute.Action) (jobStat
 		return jobStatus{}, fmt.Errorf("read it: %w", err)
 	}
 	if !u.ours(job) {
-		return jobStatus{ended: true, err: fmt.Errorf("Job %s: %w", job.Name, errNotOurs)}, nil
+		return jobStatus{ended: true, err: fmt.Errorf("wait for Job %s: %w", job.Name, errNotOurs)}, nil
 	}
 	pods := &corev1.PodList{}
 	if err := j.live.reader.List(ctx, pods, client.InNamespace(j.namespace),

@@ -146,7 +146,7 @@ func TestJobOutcomes(t *testing.T) {
 		"report of a reading": {func(t *testing.T, c *jobCluster) { c.answer = c.reports(t, execute.ReadOff) },
 			fence.Unknown, "its result is none of this action", 3 * time.Second, 3, nil},
 		"no pod": {func(*testing.T, *jobCluster) {}, fence.Unknown,
-			"Job " + actJob + " has no report before its deadline: it has no pod yet", 58 * time.Second, 2, nil},
+			"Job " + actJob + ": it has no report before its deadline: it has no pod yet", 58 * time.Second, 2, nil},
 		"no right to create Secrets": {func(_ *testing.T, c *jobCluster) {
 			c.create = func(client.Object) (error, bool) { return refuseAccess("secrets"), true }
 		}, fence.Failed, "not done: create Secret evictd/" + actJob, 0, 1, nil},
@@ -271,29 +271,35 @@ func TestJobRequest(t *testing.T) {
 		if r.ID != o.intent.ID || r.Target != "n1" || r.Action != execute.Off || r.Parameters["password"] != "hunter2" || !slices.Equal(r.Secrets, []string{"password"}) {
 			t.Errorf("request = %#v with %v; want off of n1, with the password as secret", r, r.Parameters)
 		}
-		spec, pod := job.Spec, job.Spec.Template.Spec
-		if *spec.BackoffLimit != 0 || *spec.Parallelism != 1 || *spec.PodReplacementPolicy != batchv1.Failed || *spec.ActiveDeadlineSeconds != 53 {
-			t.Errorf("Job = %+v; want one try of one pod, and the deadline of the request", spec)
-		}
-		if pod.RestartPolicy != corev1.RestartPolicyNever || *pod.AutomountServiceAccountToken || len(pod.Tolerations) != 0 {
-			t.Errorf("pod = %+v; want no restart, no token and no tolerations", pod)
-		}
-		if *pod.Volumes[0].Secret.DefaultMode != 0o400 || !pod.Containers[0].VolumeMounts[0].ReadOnly {
-			t.Errorf("volumes = %+v; want the Secret read-only, with mode 0400", pod.Volumes)
-		}
-		elsewhere := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
-		want := []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"n1"}}}
-		if diff := cmp.Diff(want, elsewhere); diff != "" {
-			t.Errorf("nodes (-want +got):\n%s", diff)
-		}
-		owner := job.OwnerReferences[0]
-		if owner.UID != fenceUID || owner.Name != nodefence.ObjectName("n1") || owner.Kind != "NodeFence" {
-			t.Errorf("owner = %+v; want the NodeFence", owner)
-		}
-		if strings.Contains(job.String(), "hunter2") {
-			t.Error("the Job has the password")
-		}
+		wantJob(t, job)
 	})
+}
+
+// wantJob fails the test unless a Job of n1 runs one pod once, on another node and without rights.
+func wantJob(t *testing.T, job *batchv1.Job) {
+	t.Helper()
+	spec, pod := job.Spec, job.Spec.Template.Spec
+	if *spec.BackoffLimit != 0 || *spec.Parallelism != 1 || *spec.PodReplacementPolicy != batchv1.Failed || *spec.ActiveDeadlineSeconds != 53 {
+		t.Errorf("Job = %+v; want one try of one pod, and the deadline of the request", spec)
+	}
+	if pod.RestartPolicy != corev1.RestartPolicyNever || *pod.AutomountServiceAccountToken || len(pod.Tolerations) != 0 {
+		t.Errorf("pod = %+v; want no restart, no token and no tolerations", pod)
+	}
+	if *pod.Volumes[0].Secret.DefaultMode != 0o400 || !pod.Containers[0].VolumeMounts[0].ReadOnly {
+		t.Errorf("volumes = %+v; want the Secret read-only, with mode 0400", pod.Volumes)
+	}
+	elsewhere := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
+	want := []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"n1"}}}
+	if diff := cmp.Diff(want, elsewhere); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+	owner := job.OwnerReferences[0]
+	if owner.UID != fenceUID || owner.Name != nodefence.ObjectName("n1") || owner.Kind != "NodeFence" {
+		t.Errorf("owner = %+v; want the NodeFence", owner)
+	}
+	if strings.Contains(job.String(), "hunter2") {
+		t.Error("the Job has the password")
+	}
 }
 
 // TestJobReadings: each reading is a Job of its own, which is created after the reading began.

@@ -37,7 +37,7 @@ func statusOf(u *use, action execute.Action, job *batchv1.Job, pods []corev1.Pod
 		}
 	}
 	failed := func(format string, arguments ...any) jobStatus {
-		s := jobStatus{ended: true, err: fmt.Errorf("Job %s: "+format, append([]any{job.Name}, arguments...)...)}
+		s := jobStatus{ended: true, err: fmt.Errorf("wait for Job %s: "+format, append([]any{job.Name}, arguments...)...)}
 		if len(own) > 0 {
 			s.node = own[0].Spec.NodeName
 		}

@@ -35,10 +35,11 @@ var clusterRights = []string{
 // controllerRights are the other rights of the account, by namespace.
 var controllerRights = map[string][]string{
 	"evictd": {
-		"batch/jobs create", "batch/jobs delete",
+		"batch/jobs create", "batch/jobs delete", "batch/jobs get",
 		"configmaps get", "configmaps list", "configmaps watch",
 		"coordination.k8s.io/leases create",
 		"coordination.k8s.io/leases/evictd-controller get", "coordination.k8s.io/leases/evictd-controller update",
+		"pods list",
 		"secrets create", "secrets delete", "secrets get", "secrets list", "secrets watch",
 	},
 	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
