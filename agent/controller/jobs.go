@@ -306,12 +306,12 @@ func (j *jobs) prune(present map[string]bool) {
 // Start implements manager.Runnable. It deletes the Secrets of Jobs of controllers that ended before they could.
 func (j *jobs) Start(ctx context.Context) error {
 	for {
-		j.sweep(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(sweepInterval):
+		case <-time.After(sweepInterval): // the cache may not have Secrets before
 		}
+		j.sweep(ctx)
 	}
 }
 

@@ -492,7 +492,7 @@ func TestJobSecretsSwept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // it is the year 2000
 		c, e := newJobCluster(t, secret("old", executorName, "1"), secret("new", executorName, "4000000000"),
 			secret("strange", executorName, "soon"), secret("foreign", "other", "1"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), sweepInterval+time.Second)
 		defer cancel()
 		if err := e.jobs.Start(ctx); err != nil {
 			t.Fatal(err)

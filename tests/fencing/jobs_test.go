@@ -153,6 +153,10 @@ func TestJobAdopted(t *testing.T) {
 	case <-time.After(awaitTimeout):
 		t.Fatal("no Job was created")
 	}
+	// The act starts before the taint is set.
+	if _, err := c.AwaitEvent(t.Context(), Quarantined); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.controller.Kill(); err != nil {
 		t.Fatal(err)
 	}
