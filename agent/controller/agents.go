@@ -126,13 +126,20 @@ func (f *fenceAgents) describe(ctx context.Context, o *plan.Objects) bool {
 	return len(names) > 0
 }
 
-// open returns the device of a method with a fence agent.
-func (f *fenceAgents) open(ctx context.Context, m *fence.Method, read func(plan.Source) (map[string]string, error)) (device.Device, error) {
+// resolve returns the parameters of a method with a fence agent, and the names of those that are secret.
+func (f *fenceAgents) resolve(
+	ctx context.Context, m *fence.Method, read func(plan.Source) (map[string]string, error),
+) (parameters map[string]string, secrets []string, err error) {
 	schema, err := f.schema(ctx, m.Agent)
 	if err != nil {
-		return nil, fmt.Errorf("open device of method %s: %w", m.Name, err)
+		return nil, nil, fmt.Errorf("open device of method %s: %w", m.Name, err)
 	}
-	parameters, secrets, err := schema.Resolve(*m, read)
+	return schema.Resolve(*m, read)
+}
+
+// open returns the device of a method with a fence agent.
+func (f *fenceAgents) open(ctx context.Context, m *fence.Method, read func(plan.Source) (map[string]string, error)) (device.Device, error) {
+	parameters, secrets, err := f.resolve(ctx, m, read)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ type configuration struct {
 	recorder  recorder
 	metrics   *metrics
 	agents    *fenceAgents
+	jobs      bool // there is an image for Jobs
 	log       *slog.Logger
 	// changed is called after a change of the valid part.
 	changed func(context.Context)
@@ -53,6 +54,7 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if c.agents.describe(ctx, &all) {
 		again.RequeueAfter = agentInterval
 	}
+	all.NoJobs = !c.jobs
 	config, problems := plan.Parse(all)
 	level := slog.LevelDebug
 	c.mu.Lock()
@@ -121,7 +123,7 @@ func objects(maps []corev1.ConfigMap, secrets []corev1.Secret) plan.Objects {
 	}
 	for i := range secrets {
 		s := &secrets[i]
-		if !strings.HasPrefix(s.Name, "fence-") {
+		if !strings.HasPrefix(s.Name, "fence-") || !configures(s) {
 			continue
 		}
 		keys := make(map[string]string, len(s.Data))

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,11 +41,24 @@ type order struct {
 	lease time.Time
 }
 
+// use is one use of the device of a method: an act, or a reading.
+type use struct {
+	node   string
+	fence  string // UID
+	method *fence.Method
+	// id is that of the intent, or of the reading.
+	id string
+	// check returns why an act that has not begun must no longer begin; nil for a reading.
+	check func(context.Context) error
+}
+
 // executor carries out acts and readings in goroutines of this process. For a node there is at most one act in flight,
 // and for a device at most one act or reading: many BMCs have one session. Results are kept until they are consumed.
 type executor struct {
-	// open returns the device of a method.
-	open func(context.Context, *fence.Method) (device.Device, error)
+	// open returns the device of a use.
+	open func(context.Context, *use) (device.Device, error)
+	// jobs runs the agents that do not run in this process; nil if there is no API server.
+	jobs *jobs
 	// check reads again, just before the act, what the decision was made with. An error is why the act is not done.
 	check func(context.Context, *order) error
 	// objects carries out an action on objects of the cluster.
@@ -72,6 +87,7 @@ type deviceUse struct {
 type work struct {
 	fence    string // UID
 	act      string // id of the intent in flight
+	adopted  string // id of the intent whose Job was adopted last
 	reading  map[string]bool
 	outcomes []fence.Outcome
 	readings []fence.Reading
@@ -183,7 +199,7 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	}
 	var d device.Device
 	err = e.bounded(ctx, release, func() (err error) {
-		if d, err = e.open(ctx, &o.method); err != nil {
+		if d, err = e.open(ctx, e.use(o)); err != nil {
 			return err
 		}
 		return e.identify(ctx, d, o)
@@ -208,7 +224,16 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	if o.intent.Action == fence.On {
 		call = d.On
 	}
-	err = e.bounded(ctx, release, func() error { return call(ctx) })
+	return outcome(e.bounded(ctx, release, func() error { return call(ctx) }))
+}
+
+// use returns the use of a device by an act.
+func (e *executor) use(o *order) *use {
+	return &use{o.node, o.fence, &o.method, o.intent.ID, func(ctx context.Context) error { return e.check(ctx, o) }}
+}
+
+// outcome returns the outcome of an act that a device ended with an error, or without.
+func outcome(err error) (fence.OutcomeKind, string) {
 	switch {
 	case err == nil:
 		return fence.Succeeded, ""
@@ -216,6 +241,43 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 		return fence.Failed, err.Error()
 	}
 	return fence.Unknown, err.Error()
+}
+
+// adopt takes the outcome of an act from the Job that a controller before this one created for it. It creates none: an
+// act whose Job is not found is waited for until its deadline, and is unknown then.
+func (e *executor) adopt(o *order) {
+	e.mu.Lock()
+	w := e.work(o.node)
+	again := w.adopted == o.intent.ID
+	w.adopted = o.intent.ID
+	e.mu.Unlock()
+	if again {
+		return
+	}
+	// The clocks of the two controllers may differ.
+	until := time.Now().Add(o.intent.Deadline.Sub(o.intent.Issued.Time))
+	if o.intent.Deadline.After(until) {
+		until = o.intent.Deadline.Time
+	}
+	e.running.Go(func() {
+		ctx, cancel := context.WithDeadline(e.ctx, until)
+		defer cancel()
+		release, err := e.acquire(ctx, o.method.Device)
+		if err != nil {
+			return
+		}
+		defer release()
+		e.log.Info("looking for the Job of an act that another controller began", "node", o.node, "intent", o.intent.ID)
+		report, found, err := e.jobs.adopt(e.ctx, e.use(o), until.Add(-cleanupDelay))
+		if !found {
+			return
+		}
+		if err == nil {
+			err = reportError(report)
+		}
+		kind, message := outcome(err)
+		e.finish(o, kind, message, false)
+	})
 }
 
 // carryOutOnObjects does an act that needs no device.
@@ -268,7 +330,7 @@ func (e *executor) read(node, uid string, m *fence.Method) {
 		return
 	}
 	e.running.Go(func() {
-		r := e.reading(m)
+		r := e.reading(node, uid, m)
 		e.metrics.readings.WithLabelValues(string(r.Power)).Inc()
 		e.log.Debug("device read", "node", node, "device", r.Device, "power", r.Power, "error", r.Error)
 		e.mu.Lock()
@@ -283,10 +345,10 @@ func (e *executor) read(node, uid string, m *fence.Method) {
 }
 
 // reading reads a device in a session of its own. It begins after an act on the device has ended.
-func (e *executor) reading(m *fence.Method) fence.Reading {
+func (e *executor) reading(node, uid string, m *fence.Method) fence.Reading {
 	timeout := readingTimeout
-	if d := m.Deadline.Duration; d > 0 {
-		timeout = min(timeout, d)
+	if d := m.Deadline.Duration; d > 0 && (d < timeout || m.Executor == fence.InJob) {
+		timeout = d // a Job needs more time than a session
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, timeout)
 	defer cancel()
@@ -296,7 +358,7 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 	var uuid string
 	if err == nil {
 		err = e.bounded(ctx, release, func() error {
-			d, err := e.open(ctx, m)
+			d, err := e.open(ctx, &use{node: node, fence: uid, method: m, id: readingID()})
 			if err != nil {
 				return err
 			}
@@ -321,6 +383,13 @@ func (e *executor) reading(m *fence.Method) fence.Reading {
 		r.Power, r.UUID = power, uuid
 	}
 	return r
+}
+
+// readingID returns an id that no other reading has: what is reported under it was read after it was made.
+func readingID() string {
+	id := make([]byte, 8)
+	rand.Read(id)
+	return "read-" + hex.EncodeToString(id)
 }
 
 // acquire waits until no other goroutine uses a device.
@@ -358,6 +427,9 @@ func (e *executor) acquire(ctx context.Context, name string) (release func(), er
 
 // prune removes the results of nodes that are not present, and for which nothing is in flight.
 func (e *executor) prune(present map[string]bool) {
+	if e.jobs != nil {
+		e.jobs.prune(present)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for node, w := range e.nodes {

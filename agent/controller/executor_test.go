@@ -190,7 +190,7 @@ func TestReadings(t *testing.T) {
 				e := testExecutor(t.Context(), tt.device)
 				m := offMethod()
 				began := time.Now()
-				r := e.reading(&m)
+				r := e.reading("n1", fenceUID, &m)
 				if r.Power != tt.power || r.UUID != tt.uuid || !strings.Contains(r.Error, tt.err) || (tt.err == "") != (r.Error == "") {
 					t.Errorf("reading = %+v; want %s, UUID %q, error %q", r, tt.power, tt.uuid, tt.err)
 				}

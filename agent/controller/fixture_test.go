@@ -101,7 +101,7 @@ func (d *faultyDevice) UUID(context.Context) (string, error) {
 // testExecutor returns an executor whose device is d, and whose last check always succeeds.
 func testExecutor(ctx context.Context, d device.Device) *executor {
 	e := newExecutor(ctx, newMetrics(nil), slog.New(slog.DiscardHandler))
-	e.open = func(context.Context, *fence.Method) (device.Device, error) { return d, nil }
+	e.open = func(context.Context, *use) (device.Device, error) { return d, nil }
 	e.check = func(context.Context, *order) error { return nil }
 	e.done = func(string) {}
 	return e

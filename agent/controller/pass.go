@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,6 +96,7 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 	if p.node != nil {
 		in.Load = p.observer.loadAs(ctx, p.name, cutOff(&state))
 	}
+	p.adopt(&state, &in)
 	next, orders, err := p.decide(ctx, nf, &state, &in)
 	if err != nil {
 		return err
@@ -199,6 +201,18 @@ func (p *pass) act(state *fence.State, intent *fence.Intent, lease time.Time) {
 	p.log.Info("act starts", "node", p.name, "fence", state.UID, "intent", intent.ID, "method", m.Name, "action", intent.Action,
 		"device", m.Device, "deadline", intent.Deadline.Time)
 	p.executor.act(o)
+}
+
+// adopt looks for the Job of an intent of another controller, unless this one executes it or has its outcome.
+func (p *pass) adopt(state *fence.State, in *fence.Inputs) {
+	i := state.Intent
+	if i == nil || in.InFlight == i.ID || i.Executor == p.identity {
+		return
+	}
+	has := func(o fence.Outcome) bool { return o.Intent == i.ID }
+	if m := methodOf(state, i); m != nil && m.Executor == fence.InJob && !slices.ContainsFunc(in.Outcomes, has) {
+		p.executor.adopt(&order{node: p.name, fence: state.UID, intent: *i, method: *m, target: state.Target, lease: in.Lease.Renewed})
+	}
 }
 
 // setTaints gives the Node the taints of a fence.

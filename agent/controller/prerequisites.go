@@ -8,6 +8,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +71,15 @@ var remediatorRights = []right{{
 	verbs: []string{"get", "create", "update", "delete"},
 }}
 
+// executorRights are those of deploy/kubernetes/controller/jobs. They are needed if there is an image for Jobs.
+func executorRights(namespace string) []right {
+	return []right{
+		{namespace: namespace, group: batchv1.GroupName, resource: "jobs", verbs: []string{"get", "create", "delete"}},
+		{namespace: namespace, resource: "secrets", verbs: []string{"create", "delete"}},
+		{namespace: namespace, resource: "pods", verbs: []string{"list"}},
+	}
+}
+
 // prerequisites are what the controller needs of the API server before it can start.
 type prerequisites struct {
 	types      *discovery.DiscoveryClient
@@ -78,12 +88,13 @@ type prerequisites struct {
 	namespaces core.NamespaceInterface
 	namespace  string
 	elect      bool
+	jobs       bool
 	mode       affinity.Mode
 	// certificate is true if the controller makes one for its webhook.
 	certificate bool
 }
 
-func newPrerequisites(config *rest.Config, namespace string, elect bool, mode affinity.Mode, certificate bool) (*prerequisites, error) {
+func newPrerequisites(config *rest.Config, o *Options) (*prerequisites, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout, config.QPS = requestTimeout, -1 // one request at a time, two dozen in all
 	types, err := discovery.NewDiscoveryClientForConfig(config)
@@ -103,15 +114,15 @@ func newPrerequisites(config *rest.Config, namespace string, elect bool, mode af
 		return nil, err
 	}
 	return &prerequisites{
-		types, access.SelfSubjectAccessReviews(), leases.Leases(namespace), objects.Namespaces(), namespace, elect, mode,
-		certificate,
+		types, access.SelfSubjectAccessReviews(), leases.Leases(o.Namespace), objects.Namespaces(), o.Namespace, o.LeaderElect,
+		o.ExecutorImage != "", o.Affinity, o.keepsCertificate(),
 	}, nil
 }
 
 // awaitPrerequisites waits until the API server answers, has the type NodeFence and the namespace, and allows all that
 // the controller does. A right that is missing would else be found in the middle of a fence.
 func awaitPrerequisites(ctx context.Context, config *rest.Config, o *Options) error {
-	p, err := newPrerequisites(config, o.Namespace, o.LeaderElect, o.Affinity, o.keepsCertificate())
+	p, err := newPrerequisites(config, o)
 	if err != nil {
 		return fmt.Errorf("client of the API server: %w: correct the kubeconfig", err)
 	}
@@ -152,6 +163,11 @@ func (p *prerequisites) check(ctx context.Context) error {
 	}
 	if p.certificate {
 		if err := p.checkRights(ctx, webhookRights(p.namespace), "deploy/kubernetes/controller-serving"); err != nil {
+			return err
+		}
+	}
+	if p.jobs {
+		if err := p.checkRights(ctx, executorRights(p.namespace), "deploy/kubernetes/controller/jobs"); err != nil {
 			return err
 		}
 	}

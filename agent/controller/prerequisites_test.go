@@ -81,10 +81,18 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *startServer) check(t *testing.T, elect bool, mode affinity.Mode) error {
 	t.Helper()
+	return s.checkWith(t, &Options{Namespace: "evictd", LeaderElect: elect, Affinity: mode})
+}
+
+func (s *startServer) checkWith(t *testing.T, o *Options) error {
+	t.Helper()
+	if s.certificate {
+		o.WebhookAddress = ":9443"
+	}
 	server := httptest.NewServer(s)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	p, err := newPrerequisites(config, "evictd", elect, mode, s.certificate)
+	p, err := newPrerequisites(config, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +140,11 @@ func TestPrerequisites(t *testing.T) {
 // TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
 func TestRights(t *testing.T) {
 	s := &startServer{remediators: true, certificate: true}
-	if err := s.check(t, true, affinity.Observe); err != nil {
+	if err := s.checkWith(t, &Options{Namespace: "evictd", LeaderElect: true, Affinity: affinity.Observe, ExecutorImage: "agents:v1"}); err != nil {
 		t.Fatal(err)
 	}
 	var documents []string
-	for _, name := range []string{"controller/rbac.yaml", "controller/medik8s/rbac.yaml", "controller-serving/rbac.yaml"} {
+	for _, name := range []string{"controller/rbac.yaml", "controller/jobs/rbac.yaml", "controller/medik8s/rbac.yaml", "controller-serving/rbac.yaml"} {
 		content, err := os.ReadFile("../../deploy/kubernetes/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -165,6 +173,14 @@ func TestRights(t *testing.T) {
 	slices.Sort(s.asked)
 	if diff := cmp.Diff(granted, s.asked); diff != "" {
 		t.Errorf("rights in rbac.yaml and at the start (-granted +asked):\n%s", diff)
+	}
+	missing := &startServer{missing: "jobs create"}
+	err := missing.checkWith(t, &Options{Namespace: "evictd", Affinity: affinity.Off, ExecutorImage: "agents:v1"})
+	if err == nil || !strings.Contains(err.Error(), "jobs.batch in evictd create: apply deploy/kubernetes/controller/jobs") {
+		t.Errorf("without the right to create Jobs: check() = %v; want the manifest", err)
+	}
+	if err := missing.check(t, true, affinity.Off); err != nil {
+		t.Errorf("without an image for Jobs: check() = %v; want that the right is not needed", err)
 	}
 	off := &startServer{}
 	if err := off.check(t, true, affinity.Off); err != nil {

@@ -93,10 +93,10 @@ func (p *probes) next(ctx context.Context) {
 	for _, d := range p.due(config.Plans, now) {
 		m, power := probedMethod(config.Plans[d.node], d.device)
 		node, free := p.free(ctx, d.node)
-		if m == nil || !free {
+		if m == nil || m.Executor == fence.InJob || !free {
 			continue // the next one; this one is looked at again in probePeriod
 		}
-		r := p.executor.reading(m)
+		r := p.executor.reading(d.node, "", m)
 		if ctx.Err() == nil {
 			p.ended(d, node, probeFailure(&r, m, node, power), time.Now())
 		}
@@ -113,7 +113,8 @@ func (p *probes) due(plans map[string]fence.Plan, now time.Time) []probedDevice 
 	for node, pl := range plans {
 		for _, level := range slices.Concat(pl.PowerManagement, pl.Isolation, pl.Recovery) {
 			for i := range level.Methods {
-				if device := level.Methods[i].Device; device != "" {
+				// A Job is owned by a NodeFence, and there is none.
+				if device := level.Methods[i].Device; device != "" && level.Methods[i].Executor != fence.InJob {
 					planned[probedDevice{node, device}] = true
 				}
 			}

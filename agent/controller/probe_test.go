@@ -56,6 +56,16 @@ func TestProbes(t *testing.T) {
 		if got := d.called("status"); got < 10 || got > 12 {
 			t.Errorf("probes after 10.5 h = %d; want one an hour", got)
 		}
+		inJob := *p.config.config.Plans["n1"].PowerManagement[0].Methods[0].DeepCopy()
+		inJob.Executor, inJob.Device = fence.InJob, "pdu"
+		plan := p.config.config.Plans["n1"]
+		plan.Isolation = []fence.Level{{Methods: []fence.Method{inJob}}}
+		p.config.config.Plans["n1"] = plan
+		before := d.called("status")
+		probeFor(t, p, 30*time.Minute)
+		if got := d.called("status"); got > before+1 || len(p.devicesOf("n1")) != 1 {
+			t.Errorf("%d probes in 30 min, %d devices; want none of a device that is read by Jobs", got-before, len(p.devicesOf("n1")))
+		}
 		if d.called("off")+d.called("on") > 0 || len(recorded.Events) > 0 {
 			t.Errorf("calls %v, %d events; want readings alone", d.calls, len(recorded.Events))
 		}

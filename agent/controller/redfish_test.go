@@ -54,7 +54,7 @@ func TestRedfish(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "evictd", Name: "fence-method-template-bmc"}, Data: data,
 			})
 			e := testExecutor(t.Context(), nil)
-			e.open = r.observer.live.open
+			e.open = e.openDevice(r.observer.live)
 			ended := make(chan struct{})
 			e.done = func(string) { close(ended) }
 			e.pending("n1", fenceUID)
@@ -75,7 +75,7 @@ func TestRedfish(t *testing.T) {
 			if diff := cmp.Diff(tt.resets, resets); diff != "" {
 				t.Errorf("resets (-want +got):\n%s", diff)
 			}
-			if got := e.reading(&o.method); got.Power != tt.power || got.UUID != tt.uuid || got.Error != "" {
+			if got := e.reading("n1", fenceUID, &o.method); got.Power != tt.power || got.UUID != tt.uuid || got.Error != "" {
 				t.Errorf("reading = %+v; want %s, UUID %q", got, tt.power, tt.uuid)
 			}
 		})

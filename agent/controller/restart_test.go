@@ -117,15 +117,15 @@ func (l *life) client(api client.WithWatch) client.WithWatch {
 	})
 }
 
-// outcome is what a run had.
-type outcome struct {
+// runResult is what a run had.
+type runResult struct {
 	points []string // of the last controller
 	where  []string // the others were killed
 }
 
 // flow runs a whole fence with controllers that are killed one after the other at these points; the last one is not. A
 // command at which one is killed takes effect late after it, if that is not zero.
-func flow(t *testing.T, s *scenario, late time.Duration, killAt ...int) (o outcome) {
+func flow(t *testing.T, s *scenario, late time.Duration, killAt ...int) (o runResult) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		w, base := s.begin(ctx, t)
@@ -163,13 +163,13 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 	}
 	r.remediators = &remediatorLeases{live: r.observer.live, writer: api, log: base.log}
 	r.executor = testExecutor(ctx, nil)
-	r.executor.open = func(_ context.Context, m *fence.Method) (device.Device, error) {
+	r.executor.open = func(_ context.Context, u *use) (device.Device, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if time.Now().Before(w.secretUntil) {
 			return nil, errNoSecret
 		}
-		return &plug{w, l, m.Device}, nil
+		return &plug{w, l, u.method.Device}, nil
 	}
 	r.executor.check = r.checkAct
 	r.executor.objects = func(ctx context.Context, o *order) (fence.OutcomeKind, error) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -73,6 +75,8 @@ type Options struct {
 	WebhookCertDir string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
+	// ExecutorImage has evictd-controller and fence agents, which run in Jobs; empty: there are no Jobs.
+	ExecutorImage string
 	// Affinity says what is done about pods that violate their node affinity.
 	Affinity affinity.Mode
 
@@ -186,11 +190,14 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	events := recorder{m.GetEventRecorder("evictd-controller")}
 	settings := &configuration{
-		cached: m.GetCache(), namespace: o.Namespace, recorder: events, metrics: numbers, log: o.Log, agents: live.agents,
+		cached: m.GetCache(), namespace: o.Namespace, recorder: events, metrics: numbers, log: o.Log, agents: live.agents, jobs: o.ExecutorImage != "",
 		changed: func(ctx context.Context) { wakeSuspected(ctx, m.GetCache(), notify) },
 	}
 	devices := newExecutor(ctx, numbers, o.Log)
-	devices.open, devices.done = live.open, func(node string) { notify(devices.ctx, node) }
+	devices.jobs = &jobs{
+		live: live, cached: m.GetCache(), writer: m.GetClient(), namespace: o.Namespace, image: o.ExecutorImage, log: o.Log,
+	}
+	devices.open, devices.done = devices.openDevice(live), func(node string) { notify(devices.ctx, node) }
 	r := &reconciler{
 		cached: m.GetCache(), writer: m.GetClient(), config: settings, executor: devices, recorder: events, log: o.Log,
 		observer:    &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
@@ -217,7 +224,8 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		}
 		return nil
 	})
-	if err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(listening), m.Add(probing)); err != nil {
+	err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing))
+	if err != nil {
 		return fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}
@@ -229,8 +237,8 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		queue.Add(whole)
 		return nil
 	})
-	err := ctrl.NewControllerManagedBy(m).Named("configuration").
-		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one).WatchesRawSource(once).Complete(settings)
+	err = ctrl.NewControllerManagedBy(m).Named("configuration").
+		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one, builder.WithPredicates(predicate.NewPredicateFuncs(configures))).WatchesRawSource(once).Complete(settings)
 	if err != nil {
 		return fmt.Errorf("watch configuration: %w", err)
 	}
@@ -247,6 +255,9 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	return errors.Join(registerAffinity(m, o, events), registerWebhook(ctx, m, o))
 }
+
+// configures reports whether a Secret is one of the configuration, and not one of a Job.
+func configures(o client.Object) bool { return o.GetLabels()[labelName] != executorName }
 
 func fencedNode(ctx context.Context, o client.Object) []reconcile.Request {
 	f, ok := o.(*nodefence.NodeFence)

@@ -136,6 +136,9 @@ func (d *Detail) Note(e Entry) {
 
 // to changes step, status and phase, and reports the change.
 func (r *run) to(step StepName, status Status, phase Phase, e Event) {
+	if r.s.Step != step {
+		r.s.Jobs = nil
+	}
 	r.s.Step, r.s.Status, r.s.Phase = step, status, phase
 	r.s.Since = metav1.NewMicroTime(r.now)
 	r.note(e)

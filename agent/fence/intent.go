@@ -103,6 +103,9 @@ func (r *run) issue(index int, m Method) {
 		return
 	}
 	s.Intent = &i
+	if m.Executor == InJob {
+		s.Jobs = append(s.Jobs, JobName(s.UID, i.ID))
+	}
 	if late := i.Deadline.Add(r.timings().Settle.Duration); !m.Action.OnObjects() && late.After(s.LateUntil.Time) {
 		s.LateUntil = metav1.NewMicroTime(late)
 	}
@@ -126,6 +129,13 @@ func (r *run) intent(index int, m Method) Intent {
 		Method: m.Name, Action: m.Action, Executor: r.in.Executor,
 		Issued: metav1.NewMicroTime(r.now), Deadline: metav1.NewMicroTime(r.now.Add(deadline(m))),
 	}
+}
+
+// JobName returns the name of the Job that executes an act or a reading of a fence. The id is that of the intent, or
+// that of the reading.
+func JobName(fence, id string) string {
+	fence = strings.ReplaceAll(fence, "-", "")
+	return "fence-" + fence[:min(12, len(fence))] + "-" + id
 }
 
 // record adds an act without execution.

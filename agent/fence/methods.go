@@ -182,7 +182,7 @@ func (r *run) begin() bool {
 		return false
 	}
 	s.Attempt++
-	s.Level, s.Acts = 0, nil
+	s.Level, s.Acts, s.Jobs = 0, nil, nil
 	if s.Deadline.IsZero() {
 		s.Deadline = metav1.NewMicroTime(r.now.Add(r.timings().TotalTimeout.Duration))
 	}

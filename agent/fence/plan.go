@@ -50,6 +50,8 @@ type Method struct {
 	// Identity says how the machine is identified: uuid compares the device's UUID with the node's; none does
 	// not.
 	Identity IdentityCheck `json:"identity"`
+	// Executor says where the agent runs. Without it, as a child process of the controller.
+	Executor Executor `json:"executor,omitempty"`
 	// Releases are CSI drivers and StorageClasses: the storage that the node is cut off from after the method switched
 	// off.
 	// +listType=atomic
@@ -87,6 +89,14 @@ const Watchdog Action = "watchdog"
 
 // OnObjects reports whether the action is one on objects of the cluster, and not on a device.
 func (a Action) OnObjects() bool { return a == Cordon || a == Uncordon || a == CleanPods }
+
+// Executor says where the agent of a method runs.
+//
+// +kubebuilder:validation:Enum=job
+type Executor string
+
+// InJob runs the agent in the pod of a Kubernetes Job.
+const InJob Executor = "job"
 
 // IdentityCheck says how a machine is identified.
 //

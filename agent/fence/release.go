@@ -213,7 +213,7 @@ func (r *run) repeatOn() {
 	s := r.s
 	s.OnRepeats++
 	s.Attempt++
-	s.Acts = nil
+	s.Acts, s.Jobs = nil, nil
 	r.to(PowerManagement, Running, Released, warning(ReasonSwitchingOn, "a device reads off after it was switched on ("+s.powers()+"); again"))
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"syscall"
 
@@ -30,6 +31,9 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "execute" {
+		return runExecute(args[1:], stderr)
+	}
 	o := controller.Options{NodeName: os.Getenv("NODE_NAME")}
 	flags := flag.NewFlagSet("evictd-controller", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -44,6 +48,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
+	flags.StringVar(&o.ExecutorImage, "executor-image", "", "run fence agents whose executor is job in Jobs with `IMAGE`, which has this program and the agents; without it there are no Jobs")
 	mode := flags.String("affinity", string(affinity.Observe), "what to do about pods that violate their annotation "+affinity.Annotation+": `MODE` observe reports them, enforce evicts them, off does not watch pods")
 	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
@@ -78,6 +83,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = fmt.Sprintf("--webhook-cert-dir is an absolute path, not %q", o.WebhookCertDir)
 	case !filepath.IsAbs(o.AgentsDirectory):
 		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
+	case o.ExecutorImage != "" && !pinned(o.ExecutorImage):
+		problem = fmt.Sprintf("--executor-image is NAME:TAG or NAME@sha256:DIGEST, with another tag than latest, not %q", o.ExecutorImage)
 	case modeErr != nil:
 		problem = "--affinity " + modeErr.Error()
 	case o.Identity == "":
@@ -128,6 +135,20 @@ func listenable(address string) bool {
 	return err == nil
 }
 
+var (
+	digest = regexp.MustCompile(`^[^@\s]+@sha256:[0-9a-f]{64}$`)
+	tag    = regexp.MustCompile(`^[^@\s]+:([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})$`)
+)
+
+// pinned reports whether an image has a digest or a tag, so that all Jobs run one version of it.
+func pinned(image string) bool {
+	if digest.MatchString(image) {
+		return true
+	}
+	m := tag.FindStringSubmatch(image)
+	return m != nil && m[1] != "latest"
+}
+
 func usage(flags *flag.FlagSet) {
 	fmt.Fprint(flags.Output(), `evictd-controller fences dead nodes: it switches the machine of a node off whose Lease has
 stopped, reads from its power device that it is off, and only then releases its pods and
@@ -139,6 +160,8 @@ evictd.io/required-during-execution, and evicts them with --affinity=enforce.
 
   evictd-controller                                   in a pod
   evictd-controller --kubeconfig FILE --namespace NS  outside of the cluster
+
+  evictd-controller execute --request FILE            in the pod of a Job of it
 
 It never fences the node in the environment variable NODE_NAME, on which it runs itself.
 

@@ -35,10 +35,12 @@ var clusterRights = []string{
 // controllerRights are the other rights of the account, by namespace.
 var controllerRights = map[string][]string{
 	"evictd": {
+		"batch/jobs create", "batch/jobs delete", "batch/jobs get",
 		"configmaps get", "configmaps list", "configmaps watch",
 		"coordination.k8s.io/leases create",
 		"coordination.k8s.io/leases/evictd-controller get", "coordination.k8s.io/leases/evictd-controller update",
-		"secrets get", "secrets list", "secrets watch",
+		"pods list",
+		"secrets create", "secrets delete", "secrets get", "secrets list", "secrets watch",
 	},
 	"kube-node-lease": {"coordination.k8s.io/leases get", "coordination.k8s.io/leases list"},
 	"medik8s-leases": {
@@ -70,10 +72,15 @@ func TestController(t *testing.T) {
 	}
 	t.Run("deployment", r.controllerDeployment)
 	const readme, remediators = "../../deploy/kubernetes/controller/README.md", "kubectl apply -k deploy/kubernetes/controller/medik8s"
-	commands := append(readmeCommands(t, readme, "kubectl apply -f", "kubectl apply -k"), readmeCommands(t, readme, remediators, remediators)...)
+	commands := slices.Concat(readmeCommands(t, readme, "kubectl apply -f", "kubectl apply -k"), readmeCommands(t, readme, remediators, remediators),
+		readmeCommands(t, readme, "kubectl apply -k deploy/kubernetes/controller/jobs", "kubectl -n evictd patch deployment"))
 	// Nothing pulls the image.
 	r.shell("../..", slices.DeleteFunc(commands, func(c string) bool { return strings.Contains(c, "kustomize edit") }))
 
+	d := decode[appsv1.Deployment](t, r.must("GET", "/apis/apps/v1/namespaces/evictd/deployments/evictd-controller", ""))
+	if args := d.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--executor-image=REGISTRY/evictd-agents:TAG") {
+		t.Errorf("arguments %q; want that of the image for Jobs", args)
+	}
 	token := r.accountToken("evictd-controller", "")
 	for namespace, own := range controllerRights {
 		want := slices.Concat(own, clusterRights)

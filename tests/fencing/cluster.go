@@ -26,7 +26,7 @@ const noForceDetach = "--disable-force-detach-on-timeout=true"
 // controllers are those of kube-controller-manager that have a part in the loss of a node.
 var controllers = []string{
 	"statefulset-controller", "node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller",
-	"garbage-collector-controller", "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
+	"garbage-collector-controller", "job-controller", "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
 }
 
 const (

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/tests/controlplane"
 )
 
 // Enforce is a policy with short times: a node is fenced as soon as it is not ready, however many were before. The
@@ -54,6 +56,13 @@ func (c *Cluster) Configure(ctx context.Context, policy map[string]string) error
 		}
 	}
 	return nil
+}
+
+// setMethods gives a machine other methods of power management.
+func (c *Cluster) setMethods(ctx context.Context, name, methods string) error {
+	m := configMap("fence-config-"+name, "config.properties", map[string]string{"node_name": name, "power_management": methods})
+	path := "/api/v1/namespaces/" + Namespace + "/configmaps/fence-config-" + name
+	return c.Admin.Patch(ctx, path, controlplane.MergePatch, fields{"data": m.Data})
 }
 
 // configMap returns a ConfigMap with one key, whose value has a line for each property.

@@ -37,6 +37,8 @@ type kubelet struct {
 	bootID  string
 	// pods are those that it runs, with the names of their volumes.
 	pods map[types.UID]runningPod
+	// executors are the pods of Jobs.
+	executors map[types.UID]*executorPod
 	// attached are the volumes that the attach/detach controller has attached to the node.
 	attached   []string
 	renewed    time.Time
@@ -53,7 +55,8 @@ type runningPod struct {
 
 // run runs the kubelet until ctx is done. It finishes no request after that.
 func (k *kubelet) run(ctx context.Context) {
-	k.pods = map[types.UID]runningPod{}
+	k.pods, k.executors = map[types.UID]runningPod{}, map[types.UID]*executorPod{}
+	defer k.stopExecutors()
 	for {
 		if err := k.sync(ctx); err != nil && ctx.Err() == nil {
 			k.machine.report(fmt.Errorf("kubelet of %s: %w", k.machine.Name, err))
@@ -133,6 +136,9 @@ func (k *kubelet) syncPods(ctx context.Context) error {
 }
 
 func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod) error {
+	if pod.Labels["batch.kubernetes.io/job-name"] != "" && k.machine.executors != nil {
+		return k.syncExecutor(ctx, pod)
+	}
 	path := "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name
 	running, known := k.pods[pod.UID]
 	switch {

@@ -21,8 +21,10 @@ type Machine struct {
 
 	client  *controlplane.Client
 	storage *Storage
-	log     func(Event)
-	report  func(error) // of a kubelet's request that failed
+	// executors run the pods of Jobs; nil: they run in name only.
+	executors *Executors
+	log       func(Event)
+	report    func(error) // of a kubelet's request that failed
 
 	mu     sync.Mutex
 	on     bool
@@ -85,6 +87,18 @@ func (m *Machine) Rejoin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.on && m.cancel == nil {
+		m.startKubelet(0)
+	}
+}
+
+// useExecutors has the machine run the pods of Jobs.
+func (m *Machine) useExecutors(e *Executors) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	running := m.cancel != nil
+	m.stopKubelet()
+	m.executors = e
+	if running {
 		m.startKubelet(0)
 	}
 }

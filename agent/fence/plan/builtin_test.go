@@ -121,7 +121,7 @@ func TestStepProblems(t *testing.T) {
 		{"many names", files{"fence-method-fc-off-host1": "template=fence-method-template-fc\naction=off\nplug=2\nreleases=" + strings.Repeat("a,", 17)}, []string{
 			"fence-method-fc-off-host1 line 4: releases: has 17 names; at most 16 are possible; write names of CSI drivers or StorageClasses, with blanks between them"}},
 		{"settings of devices", files{"fence-method-cordon-host1": "template=fence-method-template-cordon\naction=off\nidentity=none\nreleases=fast"}, []string{
-			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, timeout, releases",
+			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, timeout, releases, executor",
 			"fence-method-cordon-host1 line 3: identity: is a setting of methods with a device, and cordon has none; remove the line",
 			"fence-method-cordon-host1 line 4: releases: is a setting of methods with a device, and cordon has none; remove the line"}},
 	} {

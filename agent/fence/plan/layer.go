@@ -15,6 +15,7 @@ var settings = []field{
 	{name: "identity"},
 	{name: "timeout", aliases: []string{"deadline"}},
 	{name: "releases"},
+	{name: "executor"},
 }
 
 // The limits of the time for one act.
@@ -98,6 +99,10 @@ func (l *layer) checkSetting(name string, v property) {
 	case "timeout":
 		if d, err := properties.ParseDuration(v.value); err != nil || d < minDeadline || d > maxDeadline {
 			l.doc.fail(v.line, v.key, "is "+show(v.value), fmt.Sprintf("write a duration from %s to %s", minDeadline, maxDeadline))
+		}
+	case "executor":
+		if _, known := executors[v.value]; !known {
+			l.doc.fail(v.line, v.key, "is "+show(v.value), executorRemedy)
 		}
 	case "releases":
 		if _, err := parseReleases(v.value); err != nil {

@@ -65,6 +65,8 @@ type method struct {
 	template *template // nil if it is missing
 	action   fence.Action
 	layer    *layer // nil if the agent is not known
+	// byPolicy is the executor of cluster-fence-config.
+	byPolicy fence.Executor
 	// parameters are those of both layers, with defaults, without secrets.
 	parameters map[string]string
 	used       bool
@@ -93,7 +95,7 @@ func (p *parser) method(name string) *method {
 		return nil
 	}
 	d := p.open(o, methodKey)
-	m := &method{doc: d}
+	m := &method{doc: d, byPolicy: p.executor}
 	p.methods[name] = m
 	m.setAction()
 	m.template = p.templateOf(d)
@@ -108,6 +110,7 @@ func (p *parser) method(name string) *method {
 	m.layer = p.layer(d, m.template.agent, own...)
 	m.merge()
 	m.checkFenceAgent()
+	p.checkExecutor(m)
 	return m
 }
 
@@ -207,6 +210,7 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 	if text := m.setting("identity"); text != "" {
 		out.Identity = fence.IdentityCheck(text)
 	}
+	out.Executor = m.executor()
 	if text := m.setting("timeout"); text != "" {
 		out.Deadline.Duration, _ = properties.ParseDuration(text)
 	}

@@ -44,6 +44,8 @@ type Objects struct {
 	Agents map[string]Schema
 	// Unusable are the fence agents that cannot be used although they are installed, with the reason.
 	Unusable map[string]string
+	// NoJobs says that evictd-controller has no image for Jobs: executor=job is a mistake.
+	NoJobs bool
 	// Unchecked says that it is not known which fence agents are installed: parameters of one without a schema are not
 	// checked, with a warning. Otherwise it is a mistake to name such an agent.
 	Unchecked bool
@@ -88,6 +90,9 @@ type parser struct {
 	schemas       map[string]Schema
 	unusable      map[string]string
 	unchecked     bool
+	noJobs        bool
+	executor      fence.Executor // of methods with a fence agent that name none
+	jobs          bool           // some method is executed by Jobs
 	templates     map[string]*template
 	methods       map[string]*method
 	problems      []Problem
@@ -98,7 +103,7 @@ type parser struct {
 func Parse(objects Objects) (Config, []Problem) {
 	p := &parser{
 		templates: map[string]*template{}, methods: map[string]*method{},
-		schemas: objects.Agents, unusable: objects.Unusable, unchecked: objects.Unchecked,
+		schemas: objects.Agents, unusable: objects.Unusable, unchecked: objects.Unchecked, noJobs: objects.NoJobs,
 	}
 	for _, o := range slices.Concat(objects.ConfigMaps, objects.Secrets) {
 		p.namespace = o.Namespace

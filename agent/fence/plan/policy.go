@@ -63,6 +63,7 @@ func (p *parser) policyFields(c *fence.Policy, ttl *time.Duration) []policyField
 		{field{name: "history_ttl"}, properties.Duration(ttl, 0, year)},
 		{field{name: "kdump_max_wait"}, properties.Duration(&t.KdumpMaxWait.Duration, 0, time.Hour)},
 		{field{name: "storage"}, refuseStorage},
+		{field{name: "executor"}, properties.OneOf(&p.executor, executors, executorRemedy)},
 		{field{name: "allow_plain_secrets"}, func(value string) (err error) {
 			p.allowPlain, err = properties.ParseSwitch(value)
 			return err
@@ -143,6 +144,7 @@ func (p *parser) policy() (fence.Policy, time.Duration) {
 			fmt.Sprintf("write at least %s", shortGrace))
 	}
 	if d.broken {
+		p.executor = ""
 		d.warn(0, "", "is not used: the default policy applies, in dry run", "correct the problems of this ConfigMap")
 		return fence.DefaultPolicy(), defaultHistoryTTL
 	}
@@ -172,6 +174,11 @@ func (p *parser) warnPolicy(c fence.Policy, nodes int) {
 		warn("percentage",
 			fmt.Sprintf("is %d, which allows no unhealthy node of %d: in a cluster of this size no node is fenced", c.Percentage, nodes),
 			fmt.Sprintf("write at least %d", (100+nodes-1)/nodes))
+	}
+	t := &c.Timings
+	if least := 2*minJobDeadline + t.ProofInterval.Duration; p.jobs && t.ProofTimeout.Duration < least {
+		warn("proof_timeout", fmt.Sprintf("is %s, in which two readings by Jobs that are %s apart may not be done",
+			t.ProofTimeout.Duration, t.ProofInterval.Duration), fmt.Sprintf("write at least %s", least))
 	}
 	if c.Rate == 0 {
 		warn("rate", "is 0, with which no fence begins", "write the time in which one fence may begin, such as 5m")
