@@ -23,7 +23,7 @@
 // error ends the session. The list and its end have the same ID.
 //
 //	evictd-kube → evictd                             evictd → evictd-kube
-//	{"hello":{"version":2,"node":"n1",…}}            {"hello":{"version":2,"lines":900,…}}
+//	{"hello":{"version":3,"node":"n1",…}}            {"hello":{"version":3,"lines":900,…}}
 //	                                                 {"nodeState":{"number":7,"conditions":[…]}}
 //	                                                 {"order":{"id":"…","stage":"killed",…}}  (each)
 //	{"state":{"connected":true,"ageMilliseconds":9}}

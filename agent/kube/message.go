@@ -12,7 +12,8 @@ import (
 // Version is the version of the protocol. It changes when a change of the messages is merged: a peer
 // ends the session at a key that it does not know, and would do so again and again. Version 2 has
 // messages about the Node object and the kubelet's configuration, and more about a pod and an order.
-const Version = 2
+// Version 3 has whether a pod is fenced.
+const Version = 3
 
 // StateInterval is how often evictd-kube sends its state at least.
 const StateInterval = 10 * time.Second
