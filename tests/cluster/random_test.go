@@ -18,8 +18,8 @@ const evictionsEnv = "EVICTD_TEST_EVICTIONS"
 // TestRandomEvictions: one pod after the other is evicted, each as soon as there is memory
 // for the next, while pods of other workloads are replaced. No process of a victim runs
 // again, no pod that must not run twice does, and each final status has the condition
-// DisruptionTarget. The kubelet may drop the reason of one in a hundred, at least of one, and of more if the
-// object is deleted at once or the machine is too slow to report the eviction in time.
+// DisruptionTarget. The kubelet may drop the reason of one in a hundred, at least of one, of one more if the
+// object is deleted at once, and of more if the machine is too slow to report the eviction in time.
 func TestRandomEvictions(t *testing.T) {
 	if !inNamespaces(t) {
 		return

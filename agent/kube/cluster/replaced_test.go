@@ -70,6 +70,9 @@ func TestAnnotationFollows(t *testing.T) {
 	if p := patch(first); len(p.Metadata.Annotations) != 0 || p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Evicted" || len(p.Status.Conditions) != 1 {
 		t.Errorf("first patch %+v; want all but the annotation", p)
 	}
+	if s := r.pods["0"]; s.mark != "" || s.phase != corev1.PodFailed || !s.reason {
+		t.Errorf("state %+v after the first patch; want a failed pod without the annotation", s)
+	}
 	early, next := now.Add(annotateDelay-time.Millisecond), now.Add(time.Hour)
 	if found, ok := r.candidate(task, early, &next); ok || !next.Equal(now.Add(annotateDelay)) {
 		t.Errorf("request %+v (%t) before the delay, next at %v; want none, and %v", found.a, ok, next.Sub(now), annotateDelay)
