@@ -12,7 +12,7 @@ import (
 // Version is the version of the protocol. It changes when a change of the messages is merged: a peer
 // ends the session at a key that it does not know, and would do so again and again. Version 2 has
 // messages about the Node object and the kubelet's configuration, and more about a pod and an order.
-// Version 3 has marks of the Node object.
+// Version 3 has marks of the Node object, whether a pod is fenced, and the numbers of pods that do not match the node.
 const Version = 3
 
 // StateInterval is how often evictd-kube sends its state at least.

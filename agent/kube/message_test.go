@@ -63,7 +63,7 @@ func TestDecodeHello(t *testing.T) {
 		t.Errorf("decodeHello() = %+v, %v; want node n1, unknown keys ignored", h, err)
 	}
 	var version *VersionError
-	for _, other := range []int{0, 1, Version + 1} { // version 1 had no messages about the Node and the kubelet
+	for _, other := range []int{0, 1, 2, Version + 1} { // version 2 had no fenced orders
 		hello := fmt.Sprintf(`{"hello":{"version":%d,"software":"v9","shape":["new"]}}`, other)
 		if _, err := decodeHello([]byte(hello)); !errors.As(err, &version) || version.Peer.Version != other {
 			t.Errorf("decodeHello() of version %d = %v; want a VersionError", other, err)

@@ -59,6 +59,9 @@ type Order struct {
 	// Taint is the key of the taint that the node must have before the pod is reported Failed,
 	// because its controller (a DaemonSet) would make it again on this node; empty for none.
 	Taint string `json:"taint,omitempty"`
+	// Fenced is set if the kubelet can't start a container of the pod again, whenever it sees the
+	// report. It is known from StageEnded on.
+	Fenced bool `json:"fenced,omitempty"`
 }
 
 // OrderID names an order that evictd withdraws: it has ended, or is void.

@@ -253,6 +253,15 @@ func (o *Orders) Ended(uid string) {
 	}
 }
 
+// Fenced records that the pod has a fence. The order has it from its next stage on.
+func (o *Orders) Fenced(uid string) {
+	o.mu.Lock()
+	defer o.unlock()
+	if p := o.byUID[uid]; p != nil && !p.Order.Fenced {
+		p.Order.Fenced, o.changed = true, true
+	}
+}
+
 // Refused withdraws an order because the pod was not evicted: no process was signalled, or the
 // caller gave up. It does not call Lift: the caller lifts the fence if it has set one.
 func (o *Orders) Refused(uid, why string) {

@@ -68,7 +68,8 @@ func (o *Orders) oldestFirst() []*pending {
 
 // Restore loads the orders of an earlier evictd of this boot, before Run and the first
 // session. Their times but Order.Decided are already converted to the present clock
-// ([SavedOrder.EachTime]). It ignores orders that are not valid.
+// ([SavedOrder.EachTime]). It ignores orders that are not valid. A fence may have been lifted since
+// the order was saved, so no order is fenced before [Orders.Fenced].
 func (o *Orders) Restore(saved []SavedOrder, now time.Time) {
 	o.mu.Lock()
 	defer o.unlock()
@@ -81,6 +82,7 @@ func (o *Orders) Restore(saved []SavedOrder, now time.Time) {
 				*t = now
 			}
 		})
+		s.Order.Fenced = false
 		p := &pending{SavedOrder: s}
 		o.byUID[s.Order.UID], o.byID[s.Order.ID] = p, p
 		if p.Answer == AnswerForbidden {

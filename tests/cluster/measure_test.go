@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/evictd/evictd/agent/evict"
 	kernelprocess "github.com/evictd/evictd/kernel/process"
 	"github.com/evictd/evictd/tests/hog/stamp"
 	"github.com/evictd/evictd/tests/trace"
@@ -268,7 +269,10 @@ func (m *measurement) finish() {
 		m.t.Fatal(err)
 	}
 	wall, clock := time.Now(), stamp.Now()
-	received := map[string]bool{}
+	received, records := map[string]bool{}, []evict.Record(nil)
+	if len(content) > 0 {
+		records = m.status().Records
+	}
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
 		var e struct {
 			User                     struct{ Username string }
@@ -282,7 +286,13 @@ func (m *measurement) finish() {
 		name := e.ObjectRef.Name
 		if end := m.ends[name]; end != 0 && !received[name] && e.Verb == "patch" && strings.HasSuffix(e.User.Username, ":evictd-kube") {
 			received[name] = true
-			m.Sent = append(m.Sent, (clock + e.RequestReceivedTimestamp.Sub(wall) - end).Microseconds())
+			sent := clock + e.RequestReceivedTimestamp.Sub(wall) - end
+			m.Sent = append(m.Sent, sent.Microseconds())
+			for _, r := range records {
+				if strings.HasSuffix(r.Pod, "/"+name) {
+					m.t.Logf("report of %s: evictd saw the end after %v, the API server received it after %v", name, clock+r.LastGone.Sub(wall)-end, sent)
+				}
+			}
 		}
 	}
 }

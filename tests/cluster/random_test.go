@@ -18,8 +18,8 @@ const evictionsEnv = "EVICTD_TEST_EVICTIONS"
 // TestRandomEvictions: one pod after the other is evicted, each as soon as there is memory
 // for the next, while pods of other workloads are replaced. No process of a victim runs
 // again, no pod that must not run twice does, and each final status has the condition
-// DisruptionTarget. The kubelet may drop the reason of one in a hundred, at least of one, and of more if the
-// object is deleted at once or the machine is too slow to report the eviction in time.
+// DisruptionTarget. The kubelet may drop the reason of one in a hundred, at least of one, of one more if the
+// object is deleted at once, and of more if the machine is too slow to report the eviction in time.
 func TestRandomEvictions(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -114,8 +114,8 @@ func (s *tally) judge(t *testing.T, evictions int) {
 	t.Logf("SIGKILL to last process gone %s; from there to the status %s, to the replacement, Jobs apart, %s",
 		spread(s.gone), spread(s.status), spread(s.replacement))
 	t.Logf("of %d evictions: %v", evictions, s.counts)
-	// On a busy machine one in twenty is deleted without its reason. More than four of twenty are rare then.
-	allowed := map[problemKind]int{problemReason: allowedLost(evictions), problemDeleted: max(4, evictions/10), problemLate: max(2, evictions/10)}
+	// The kubelet may notice the kill between the first patch and the deletion by a controller.
+	allowed := map[problemKind]int{problemReason: allowedLost(evictions), problemDeleted: max(2, evictions/100), problemLate: max(2, evictions/10)}
 	for kind, n := range s.counts {
 		if n > allowed[kind] {
 			t.Errorf("%s: %d of %d evictions; want at most %d", kind, n, evictions, allowed[kind])

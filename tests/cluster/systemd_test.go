@@ -13,7 +13,7 @@ import (
 )
 
 // TestFenceBesideSystemd: systemd, which owns the pod's slice, writes its limit of processes back when it
-// reloads its units and when a property of the slice is set, as the kubelet does in a resize. An evicted
+// reloads its units and when a property of the slice is set, as the kubelet does in a resize of the pod. An evicted
 // pod that is not reported yet stays fenced.
 func TestFenceBesideSystemd(t *testing.T) {
 	if os.Getenv(node.DriverEnv) != string(node.Systemd) {
@@ -32,15 +32,54 @@ func TestFenceBesideSystemd(t *testing.T) {
 			v.awaitPIDsMax("0")
 		}
 	})
-	resize := &workload{"resize", "Deployment", podSpec("Always", hogContainer("main"))}
-	c.create(resize)
-	p := c.waitRunning(resize)
+	property := &workload{"property", "Deployment", podSpec("Always", hogContainer("main"))}
+	c.create(property)
+	p := c.waitRunning(property)
 	signal(t, c.kube, syscall.SIGSTOP)
-	v := c.evict(resize)
+	v := c.evict(property)
 	systemctl(t, "set-property", "--runtime", filepath.Base(c.podCgroup("pids", &p.Pod)), "CPUWeight=50")
 	v.awaitPIDsMax("0")
 	time.Sleep(restartTime)
 	signal(t, c.kube, syscall.SIGCONT)
+	v.check()
+	c.resizeWhileFenced()
+}
+
+// resizeWhileFenced changes the resources of a pod that is killed and fenced, and not reported yet. Its kubelet is
+// stopped until then: it does not know of the kill when it sees the resize, and sets the properties of the pod's slice.
+func (c *kubeNode) resizeWhileFenced() {
+	c.t.Helper()
+	hog := hogContainer("main")
+	hog["resources"] = fields{"requests": fields{"cpu": "50m"}, "limits": fields{"cpu": "200m"}}
+	w := &workload{"resize", "StatefulSet", podSpec("Always", hog)}
+	c.create(w)
+	p := c.waitRunning(w)
+	slice := c.podCgroup("pids", &p.Pod)
+	read := func(name string) string {
+		content, err := os.ReadFile(filepath.Join(slice, name))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return strings.TrimSpace(string(content))
+	}
+	before := read("cpu.weight")
+	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
+	signal(c.t, c.kube, syscall.SIGSTOP)
+	signal(c.t, c.kubelet, syscall.SIGSTOP)
+	v := c.evict(w)
+	c.until("fence of "+w.name, v.isFenced)
+	if _, err := c.request("PATCH", podPath(p.Name)+"/resize", "application/strategic-merge-patch+json",
+		`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"150m"},"limits":{"cpu":"400m"}}}]}}`); err != nil {
+		c.t.Fatal(err)
+	}
+	signal(c.t, c.kubelet, syscall.SIGCONT)
+	c.until("resize of the slice", func() bool { return read("cpu.weight") != before })
+	v.awaitPIDsMax("0")
+	time.Sleep(restartTime)
+	if got := read("cgroup.max.descendants"); got != "0" {
+		c.t.Errorf("cgroup.max.descendants = %s after a resize; want 0", got)
+	}
+	signal(c.t, c.kube, syscall.SIGCONT)
 	v.check()
 }
 

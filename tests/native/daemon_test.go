@@ -26,12 +26,14 @@ func isGone(err error) bool { return errors.Is(err, cgroup.ErrGone) }
 
 // daemon is an evictd process that a test runs on a node.
 type daemon struct {
-	t      *testing.T
-	n      *node.Node
-	dir    string // of its configuration, state and control socket
-	env    []string
-	args   []string // in addition to those of command
-	client *control.Client
+	t    *testing.T
+	n    *node.Node
+	dir  string // of its configuration, state and control socket
+	env  []string
+	args []string // in addition to those of command
+	// profile is the AppArmor profile that it is started in; "" for none.
+	profile string
+	client  *control.Client
 
 	cmd  *exec.Cmd
 	log  *logBuffer
@@ -93,8 +95,14 @@ func (d *daemon) command(socket string) *exec.Cmd {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	cmd := exec.Command(e.evictd, append([]string{"--config", d.file(), "--state-dir", d.stateDir(), "--control-socket", socket,
-		"--fence-file", filepath.Join(d.dir, "fences"), "--web.listen-address", "", "--log.level", "debug"}, d.args...)...)
+	argv := []string{e.evictd}
+	if d.profile != "" {
+		argv = []string{"aa-exec", "-p", d.profile, "--", e.evictd}
+	}
+	argv = append(argv, "--config", d.file(), "--state-dir", d.stateDir(), "--control-socket", socket,
+		"--fence-file", filepath.Join(d.dir, "fences"), "--web.listen-address", "", "--log.level", "debug")
+	argv = append(argv, d.args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	// SIGKILL evictd if the test process is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	return cmd

@@ -17,7 +17,7 @@ const namespace = "k8s.io"
 
 // containerdConfig returns the configuration file. All files of containerd are below dir, except the shims' sockets,
 // whose directory is compiled in. Paths are quoted as Go strings, which is valid TOML for every path used here.
-func containerdConfig(dir string, b Binaries, snapshotter string, restrictOOMScore bool, driver Driver) string {
+func containerdConfig(dir string, b Binaries, snapshotter string, restrictOOMScore bool, driver Driver, appArmor bool) string {
 	q := func(elem ...string) string { return strconv.Quote(filepath.Join(append([]string{dir}, elem...)...)) }
 	return fmt.Sprintf(`version = 2
 root = %s
@@ -40,7 +40,7 @@ disabled_plugins = [
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = %q
-  disable_apparmor = true
+  disable_apparmor = %t
   # Lowering oom_score_adj needs CAP_SYS_RESOURCE; without it, runc fails.
   restrict_oom_score_adj = %t
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -55,6 +55,6 @@ disabled_plugins = [
         BinaryName = %q
         Root = %s
         SystemdCgroup = %t
-`, q("root"), q("state"), q(socketName), q("debug.sock"), PauseImage, restrictOOMScore,
+`, q("root"), q("state"), q(socketName), q("debug.sock"), PauseImage, !appArmor, restrictOOMScore,
 		q("cni/bin"), q("cni/net.d"), snapshotter, b.Runc, q("runc"), driver == Systemd)
 }

@@ -39,6 +39,9 @@ type Options struct {
 	MemoryLimit int64
 	// PIDLimit is the process limit of all pods together; 0 is no limit.
 	PIDLimit int64
+	// AppArmor lets containerd confine containers with its profile. Start does not check that the kernel has AppArmor and
+	// that there is an apparmor_parser: containerd does not confine without them.
+	AppArmor bool
 }
 
 // Node is a private containerd. It is safe for concurrent use.
@@ -159,7 +162,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.chroot, err = bindRoot(filepath.Join(n.record.sideDir(), rootDirName)); err != nil {
 		return nil, err
 	}
-	if err := n.configure(); err != nil {
+	if err := n.configure(o.AppArmor); err != nil {
 		return nil, err
 	}
 	if err := n.connect(); err != nil {
@@ -220,7 +223,7 @@ func (n *Node) makeCgroups(limit, pids int64) error {
 	return nil
 }
 
-func (n *Node) configure() error {
+func (n *Node) configure(appArmor bool) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(n.Dir(), &st); err != nil {
 		return fmt.Errorf("statfs %s: %w", n.Dir(), err)
@@ -233,7 +236,7 @@ func (n *Node) configure() error {
 	if err != nil {
 		return err
 	}
-	config := containerdConfig(n.Dir(), n.binaries, snapshotter, restrict, n.record.Driver)
+	config := containerdConfig(n.Dir(), n.binaries, snapshotter, restrict, n.record.Driver, appArmor)
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o600); err != nil {
 		return fmt.Errorf("write containerd's configuration: %w", err)
 	}

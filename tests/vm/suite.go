@@ -94,6 +94,7 @@ var suites = []suite{
 		{name: "more-daemon", run: "^(TestDryRun|TestSIGTERM|TestSIGTERMWhileEvicting|TestSecondDaemonOnStateDir|TestReadiness|TestStatusCommand)$", takes: 140 * time.Second, more: true},
 		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestBrokenLane|TestPollingKills|TestContinuousGC|TestCrossingAfterIteration|TestSteadyPodLives|TestStoppedDaemon|TestReloadRearms|TestReloadWhileGrowing|TestLimitRaises)$", takes: 800 * time.Second, more: true},
 		{name: "reported", run: "^(TestReportedKill|TestFenceIsFast)$", takes: 90 * time.Second, more: true},
+		{name: "apparmor", run: "^TestAppArmor$", takes: 90 * time.Second, more: true},
 		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelOOMChoice)$", takes: 175 * time.Second, more: true},
 		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestDiskHogBesideHang|TestDiskFullOutsidePods|TestImagesGoFirst|TestEmptyDirHog|TestImageCollection|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1400 * time.Second, more: true},
 		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestUnlistedForkBomb|TestForkingAllocators|TestHogIgnoresSIGTERM)$", takes: 160 * time.Second, more: true},

@@ -40,7 +40,8 @@
 //	killed    the condition DisruptionTarget, if the restart policy is not Always
 //	waiting   the same, and an event that says why the pod is not marked Failed yet
 //	ended     one patch of the status: phase Failed, reason, message, DisruptionTarget and
-//	          the annotation evictd.io/evicted
+//	          the annotation evictd.io/evicted; for the fenced pod of a StatefulSet or a DaemonSet
+//	          the annotation follows after [annotateDelay]
 //	stopping  the patch of ended, after which the kubelet stops the pod; for a pod that must
 //	          not run twice DisruptionTarget, then a deletion with the pod's grace period
 //
@@ -50,8 +51,17 @@
 // annotation of the last write, and another phase or no reason, and a container that has not
 // terminated, the patch is written again with the next number, five times at most. That does not
 // wait for the answer to the last write: a controller may delete the pod some milliseconds
-// later. What the kubelet writes after the containers have terminated stays; it would take back
-// each later patch.
+// later. A pod that is being deleted is written again as well, because its object exists for some
+// milliseconds more. What the kubelet writes after the containers have terminated stays; it would
+// take back each later patch.
+//
+// The kubelet blanks the reason 10 to 40 ms after it has seen the annotation: its cache has another
+// phase, and a reason belongs to a phase (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). The
+// controllers of StatefulSets and DaemonSets delete a failed pod within some 100 ms, so that the object
+// was in one of twenty evictions deleted before the reason was there again. Without the annotation the
+// kubelet notices nothing until it looks at its containers again, once a second, and the object is
+// deleted with its reason. A fence keeps the containers from starting in that time. If the object still
+// exists after annotateDelay, the annotation is written as the second patch.
 //
 // The Reporter has no state of its own that must survive. A restarted one finds in the pod what
 // was done: the annotation with the order's time, the condition, the time of deletion. Each

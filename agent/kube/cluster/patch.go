@@ -38,8 +38,9 @@ type disruptionTarget struct {
 }
 
 // patchOf returns the patch with the condition DisruptionTarget, and with the phase if write is
-// not 0. The same write of an order is always the same patch: repeated, it changes nothing.
-func patchOf(o *kube.Order, generation int64, write int) ([]byte, error) {
+// not 0; plain is one without the annotation. The same write of an order is always the same patch:
+// repeated, it changes nothing.
+func patchOf(o *kube.Order, generation int64, write int, plain bool) ([]byte, error) {
 	var p statusPatch
 	p.Metadata.UID = o.UID
 	p.Status.Conditions = []disruptionTarget{{
@@ -47,7 +48,9 @@ func patchOf(o *kube.Order, generation int64, write int) ([]byte, error) {
 		Reason: reasonDisrupted, Message: o.Message, LastTransitionTime: metav1.NewTime(o.Decided),
 	}}
 	if write > 0 {
-		p.Metadata.Annotations = map[string]string{annotationEvicted: markOf(o, write)}
+		if !plain {
+			p.Metadata.Annotations = map[string]string{annotationEvicted: markOf(o, write)}
+		}
 		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, o.Reason, o.Message
 	}
 	return json.Marshal(&p)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/kube"
 )
@@ -37,6 +38,8 @@ type podState struct {
 	mirror string
 	// restarts is set if the kubelet restarts containers whatever their exit code.
 	restarts bool
+	// replaced is set if the pod's controller deletes it as soon as it has failed, to make another one.
+	replaced bool
 	deleting bool
 	// reason is set if the status has one.
 	reason bool
@@ -51,7 +54,7 @@ func stateOf(p *corev1.Pod) podState {
 	s := podState{
 		version: versionOf(p), generation: p.Generation, phase: p.Status.Phase,
 		restarts: p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
-		deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
+		replaced: isReplaced(p), deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
 	}
 	if mark := p.Annotations[annotationEvicted]; len(mark) <= maxMark {
 		s.mark = strings.Clone(mark)
@@ -68,6 +71,13 @@ func stateOf(p *corev1.Pod) podState {
 		}
 	}
 	return s
+}
+
+// isReplaced reports whether a pod is that of a StatefulSet or a DaemonSet, whose controllers delete a
+// failed pod within some 100 ms.
+func isReplaced(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(p)
+	return owner != nil && (owner.Kind == "StatefulSet" || owner.Kind == "DaemonSet") && strings.HasPrefix(owner.APIVersion, "apps/")
 }
 
 // completed reports whether a pod has ended: an order about it is not to be expected.

@@ -42,7 +42,7 @@ func (c *client) request(ctx context.Context, o *kube.Order, a action, generatio
 		}
 		return nil, pod(c.rest.Delete()).SetHeader("Accept", metadataOnly).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 	}
-	body, err := patchOf(o, generation, a.write)
+	body, err := patchOf(o, generation, a.write, a.plain)
 	if err != nil {
 		return nil, err
 	}

@@ -78,6 +78,8 @@ func (r *Reporter) candidate(t *task, now time.Time, next *time.Time) (c candida
 	due := t.notBefore
 	if a.kind == nothing {
 		due = t.repeat
+	} else if a.annotate && t.annotateAt.After(due) {
+		due = t.annotateAt
 	}
 	r.announceWaiting(t, now)
 	switch {
@@ -185,7 +187,11 @@ func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
 	switch a.kind {
 	case setPhase:
 		if s, ok := r.pods[uid]; ok {
-			s.reported(p, markOf(&t.order, a.write))
+			mark := markOf(&t.order, a.write)
+			if a.plain {
+				mark = s.mark
+			}
+			s.reported(p, mark)
 			r.pods[uid] = s
 		}
 	case readPod:
@@ -218,6 +224,9 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		if a.kind != readPod { // which says nothing about writes
 			t.delay, t.notBefore, t.conflicts, t.late = 0, time.Time{}, 0, 0
 			r.recovered(now)
+		}
+		if a.plain && t.written == 0 {
+			t.plain, t.annotateAt = true, now.Add(annotateDelay)
 		}
 	case podGone:
 		r.left(t, now)

@@ -17,6 +17,9 @@ const (
 	maxWrites     = 1 + maxAssertions
 	// The back-off between two requests for one order.
 	firstDelay, longestDelay = 100 * time.Millisecond, 30 * time.Second
+	// annotateDelay is when the annotation follows a first write without it. The controllers of
+	// StatefulSets and DaemonSets have deleted the pod by then, as a rule.
+	annotateDelay = 500 * time.Millisecond
 	// repeatDelay is when AnswerReported follows AnswerAsserted, which would replace it before
 	// it is sent.
 	repeatDelay = time.Second
@@ -34,8 +37,11 @@ type task struct {
 	inFlight [deletePod + 1]int
 	// sent is the number of the newest write of the phase that was sent.
 	sent int
-	// written is the number of the last write of the phase that the API server has confirmed.
-	written int
+	// written is the number of the last write of the phase that the API server has confirmed. plain is
+	// set if that was the first one, without the annotation, and the next one is due at annotateAt.
+	written    int
+	plain      bool
+	annotateAt time.Time
 	// disrupted is set when the condition DisruptionTarget was written.
 	disrupted bool
 	// deletion is the answer that a deletion by this Reporter has; "" before.
@@ -83,12 +89,14 @@ const (
 
 // action is what is done next for an order: a request, or an answer without one.
 type action struct {
-	kind   kind
-	write  int   // of setPhase
-	grace  int64 // of deletePod
-	answer kube.Answer
-	why    string
-	ended  bool
+	kind  kind
+	write int // of setPhase
+	// plain is set for a first write without the annotation, and annotate for the one that adds it.
+	plain, annotate bool
+	grace           int64 // of deletePod
+	answer          kube.Answer
+	why             string
+	ended           bool
 }
 
 // busy reports whether a request must wait for another one of the same order. The phase does
@@ -134,14 +142,14 @@ func (t *task) next(p *podState) action {
 		return action{answer: kube.AnswerForbidden, ended: true, why: "the pod is static: the kubelet does not read the status of its object, and would run it again"}
 	}
 	mayRun := t.order.Exclusive != "" && (t.order.Stage == kube.StageKilled || t.order.Stage == kube.StageWaiting)
-	if p.disrupted && !mayRun { // who may update the pod can write the annotation, not its status
-		t.written = max(t.written, p.writes(t.order.Decided))
+	if !mayRun {
+		t.noteWrites(p)
 	}
 	switch {
 	case t.deletion != "":
 		return action{answer: t.deletion}
 	case p.deleting:
-		return t.terminating(p)
+		return t.terminating(p, mayRun)
 	case t.written == 0 && !p.disrupted && p.phase == corev1.PodFailed && p.reason:
 		// A pod that evictd has killed has no reason in the kubelet's verdict.
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had failed for a reason of its own before its eviction was reported"}
@@ -163,11 +171,25 @@ func (t *task) next(p *podState) action {
 	return t.mark(p)
 }
 
+// noteWrites takes the number of the last write from the pod.
+func (t *task) noteWrites(p *podState) {
+	if p.disrupted { // who may update the pod can write the annotation, not its status
+		t.written = max(t.written, p.writes(t.order.Decided))
+	}
+	t.plain = t.plain && t.written == 1
+}
+
 // terminating returns the answer about a pod that is being deleted. Controllers delete terminal
-// pods, and an earlier evictd-kube may have deleted this one with its grace period.
-func (t *task) terminating(p *podState) action {
+// pods, and an earlier evictd-kube may have deleted this one with its grace period. The object of a
+// pod that was reported may exist for some milliseconds more, or until the kubelet has ended the pod.
+func (t *task) terminating(p *podState, mayRun bool) action {
 	byUs := t.order.Exclusive != "" && t.order.GraceSeconds > 0 && p.disrupted
-	if t.written > 0 || byUs {
+	switch {
+	case t.undone(p) && !mayRun:
+		return action{kind: setPhase, write: t.written + 1}
+	case t.written > 0:
+		return action{answer: kube.AnswerReported, ended: p.terminated}
+	case byUs:
 		return action{answer: kube.AnswerReported, ended: true}
 	}
 	return action{answer: kube.AnswerTerminating, ended: true}
@@ -179,11 +201,28 @@ func (t *task) report(p *podState) action {
 	case t.written == 0 && p.phase == corev1.PodSucceeded:
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had succeeded before its eviction was reported"}
 	case t.written == 0:
-		return action{kind: setPhase, write: 1}
-	case p.writes(t.order.Decided) == t.written && t.written < maxWrites && p.undone():
+		return action{kind: setPhase, write: 1, plain: t.plainFirst(p)}
+	case t.undone(p):
 		return action{kind: setPhase, write: t.written + 1}
+	case t.plain && !(p.completed() && p.terminated):
+		return action{kind: setPhase, write: t.written + 1, annotate: true}
 	}
 	return action{answer: kube.AnswerReported}
+}
+
+// plainFirst reports whether the first write has no annotation. With one the kubelet ends the pod at
+// once and blanks the reason first, and the controllers of such pods delete the object in the same
+// moment. Without a fence the kubelet must end it at once, because it would start the pod again.
+func (t *task) plainFirst(p *podState) bool {
+	return t.order.Stage == kube.StageEnded && t.order.Fenced && p.replaced && p.version != 0
+}
+
+// undone reports whether the kubelet has taken back the last write and may be contradicted. After a
+// write without the annotation no older state of the pod is kept ([Reporter.keep]); after an answer
+// without a version an older one costs one more write.
+func (t *task) undone(p *podState) bool {
+	last := t.plain || t.written > 0 && p.writes(t.order.Decided) == t.written
+	return last && t.written < maxWrites && p.undone()
 }
 
 // stop ends a pod that must not run twice and has a grace period: its object must remain until
@@ -240,7 +279,7 @@ func (t *task) achieved(a action) action {
 		return action{answer: kube.AnswerMarked}
 	case setPhase:
 		t.written, t.disrupted = max(t.written, a.write), true
-		if a.write > 1 {
+		if a.write > 1 && !a.annotate {
 			return action{answer: kube.AnswerAsserted}
 		}
 		return action{answer: kube.AnswerReported}

@@ -25,6 +25,8 @@ func TestNext(t *testing.T) {
 	exclusive := func(stage kube.Stage, grace int64) kube.Order {
 		return kube.Order{Stage: stage, Decided: decided, Exclusive: kube.ExclusiveJob, GraceSeconds: grace}
 	}
+	fenced := kube.Order{Stage: kube.StageEnded, Decided: decided, Exclusive: kube.ExclusiveJob, Fenced: true}
+	replaced := podState{version: 7, phase: corev1.PodRunning, restarts: true, replaced: true}
 	failed := podState{phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true}
 	for _, tt := range []struct {
 		name string
@@ -57,7 +59,24 @@ func TestNext(t *testing.T) {
 		{"no reason", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1")}, action{kind: setPhase, write: 2}},
 		{"no reason, terminated", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1"), terminated: true}, action{answer: kube.AnswerReported}},
 		{"undone the sixth time", task{order: order(kube.StageEnded)}, &podState{phase: corev1.PodRunning, mark: mark("6"), disrupted: true}, action{answer: kube.AnswerReported}},
-		{"reported, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported, ended: true}},
+		{"reported, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported}},
+		{"no reason, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("1"), disrupted: true}, action{kind: setPhase, write: 2}},
+		{"no reason, deleted, terminated", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("1"), disrupted: true, terminated: true}, action{answer: kube.AnswerReported, ended: true}},
+		{"no reason the sixth time, deleted", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("6"), disrupted: true}, action{answer: kube.AnswerReported}},
+		{"exclusive, killed, deleted, marked by another client", task{order: exclusive(kube.StageKilled, 0), written: 1}, &podState{deleting: true, phase: corev1.PodRunning, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported}},
+		{"replaced", task{order: fenced}, &replaced, action{kind: setPhase, write: 1, plain: true}},
+		{"replaced, without a fence", task{order: order(kube.StageEnded)}, &replaced, action{kind: setPhase, write: 1}},
+		{"replaced, no version", task{order: fenced}, &podState{phase: corev1.PodRunning, restarts: true, replaced: true}, action{kind: setPhase, write: 1}},
+		{"replaced, stopping", task{order: kube.Order{Stage: kube.StageStopping, Decided: decided, Fenced: true, GraceSeconds: 5}}, &replaced, action{kind: setPhase, write: 1}},
+		{"not replaced", task{order: fenced}, &podState{version: 7, phase: corev1.PodRunning, restarts: true}, action{kind: setPhase, write: 1}},
+		{"replaced, reported before a restart", task{order: fenced}, &podState{version: 8, phase: corev1.PodFailed, reason: true, disrupted: true, replaced: true}, action{kind: setPhase, write: 1, plain: true}},
+		{"plain", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodFailed, reason: true, disrupted: true, replaced: true}, action{kind: setPhase, write: 2, annotate: true}},
+		{"plain, undone", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodRunning, disrupted: true, replaced: true}, action{kind: setPhase, write: 2}},
+		{"plain, no reason, deleted", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodFailed, disrupted: true, replaced: true, deleting: true}, action{kind: setPhase, write: 2}},
+		{"plain, deleted", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodFailed, reason: true, disrupted: true, replaced: true, deleting: true}, action{answer: kube.AnswerReported}},
+		{"plain, ended by the kubelet", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodFailed, disrupted: true, replaced: true, terminated: true}, action{answer: kube.AnswerReported}},
+		{"plain, noticed by the kubelet", task{order: fenced, written: 1, plain: true}, &podState{version: 8, phase: corev1.PodRunning, disrupted: true, replaced: true, terminated: true}, action{kind: setPhase, write: 2, annotate: true}},
+		{"plain, annotated", task{order: fenced, written: 1, plain: true}, &podState{version: 9, phase: corev1.PodFailed, reason: true, mark: mark("2"), disrupted: true, replaced: true}, action{answer: kube.AnswerReported}},
 		{"ended, mark without the condition", task{order: order(kube.StageEnded)}, &podState{mark: mark("6")}, action{kind: setPhase, write: 1}},
 		{"exclusive, killed, marked by another client", task{order: exclusive(kube.StageKilled, 0)}, &podState{phase: corev1.PodRunning, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerMarked}},
 		{"exclusive, waiting, marked by another client", task{order: exclusive(kube.StageWaiting, 0)}, &podState{restarts: true, mark: mark("1"), disrupted: true}, action{}},

@@ -56,6 +56,31 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// An order says that the pod is fenced while it is: also after a restart, but not without a fence.
+func TestFencedOrder(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	n.report(act.LastGone)
+	n.wantStage(kube.StageEnded)
+	if !n.order().Order.Fenced {
+		t.Error("the order of a fenced pod does not say so")
+	}
+	n.save()
+	n.restart(false)
+	if !n.order().Order.Fenced {
+		t.Error("the order of a fenced pod does not say so after a restart")
+	}
+	n.save()
+	n.Evictions.Close()
+	if released, _, err := podfence.Release(podfence.Options{File: n.marks(), BootID: testBoot, Hierarchy: n.hierarchy}); err != nil || len(released) != 1 {
+		t.Fatalf("Release() = %+v, %v; want one fence", released, err)
+	}
+	n.restart(false)
+	if n.order().Order.Fenced {
+		t.Error("the order says that the pod is fenced, but its fence was lifted")
+	}
+}
+
 // The order for a pod of a DaemonSet names the taint of the condition for which it was evicted,
 // also if only the record has the cause.
 func TestTaint(t *testing.T) {

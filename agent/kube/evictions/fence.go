@@ -54,6 +54,9 @@ func (e *Evictions) Fence(job *act.Job) error {
 		return err
 	}
 	fence, err := e.set(job, v.id)
+	if fence != nil && err == nil {
+		e.o.Orders.Fenced(uid) // before the order may reach its last stage
+	}
 	known, unfencedEnd := e.endSetting(uid, fence)
 	switch {
 	case fence == nil:

@@ -52,6 +52,7 @@ func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 	for _, f := range e.found {
 		if v := e.byUID[f.UID()]; v != nil && v.fence == nil {
 			v.fence = f.Fence
+			e.o.Orders.Fenced(v.uid)
 			e.o.Log.Info("continuing an eviction of an earlier run; the pod's fence is set", "pod", v.pod, "uid", v.uid, "order", v.id)
 			continue
 		}

@@ -35,7 +35,7 @@ var rootRecipe = recipe{
 	Size:  "4G",
 	Packages: []string{
 		"systemd", "systemd-sysv", "udev", "kmod", "dbus", "libpam-systemd", // systemd with logind
-		"containerd", "runc", // evictd's runtime
+		"containerd", "runc", "apparmor", // evictd's runtime, and what it needs to confine pods
 		"systemd-oomd", "earlyoom", // the benchmark's other daemons
 		"ipmitool", "stress-ng", "procps", "iproute2", "nftables", // programs that tests run
 		"nfs-kernel-server", "xfsprogs", "btrfs-progs", // filesystems of tests
@@ -53,6 +53,7 @@ var rootRecipe = recipe{
 		"root/.hushlogin": "",
 	},
 	Disabled: []string{
+		"apparmor.service", // it loads Debian's profiles, of which the machine runs no program
 		"containerd.service", "systemd-oomd.service", "systemd-oomd.socket", "earlyoom.service",
 		"nfs-server.service", "nfs-client.target", "nfs-blkmap.service", "rpcbind.service", "rpcbind.socket",
 	},
