@@ -58,37 +58,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitUsage
 	}
-	problem := ""
-	var modeErr error
-	o.Affinity, modeErr = affinity.ParseMode(*mode)
-	switch {
-	case *showVersion:
+	if *showVersion {
 		fmt.Fprintln(stdout, "evictd-controller", version.Of())
 		return exitOK
+	}
+	problem := mistake(&o)
+	var err error
+	switch o.Affinity, err = affinity.ParseMode(*mode); {
 	case flags.NArg() > 0:
 		problem = fmt.Sprintf("unexpected argument %q; see evictd-controller --help", flags.Arg(0))
 	case logging.Check() != nil:
 		problem = logging.Check().Error()
-	case o.Namespace == "":
-		problem = "no namespace: set --namespace or POD_NAMESPACE to the one of the ConfigMaps"
-	case !listenable(o.MetricsAddress):
-		problem = fmt.Sprintf("--metrics-address is HOST:PORT, :PORT or 0, not %q", o.MetricsAddress)
-	case !listenable(o.ProbeAddress):
-		problem = fmt.Sprintf("--probe-address is HOST:PORT, :PORT or 0, not %q", o.ProbeAddress)
-	case !listenable(o.KdumpAddress):
-		problem = fmt.Sprintf("--kdump-address is HOST:PORT, :PORT or 0, not %q", o.KdumpAddress)
-	case !listenable(o.WebhookAddress):
-		problem = fmt.Sprintf("--webhook-address is HOST:PORT, :PORT or 0, not %q", o.WebhookAddress)
-	case o.WebhookCertDir != "" && !filepath.IsAbs(o.WebhookCertDir):
-		problem = fmt.Sprintf("--webhook-cert-dir is an absolute path, not %q", o.WebhookCertDir)
-	case !filepath.IsAbs(o.AgentsDirectory):
-		problem = fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
-	case o.ExecutorImage != "" && !pinned(o.ExecutorImage):
-		problem = fmt.Sprintf("--executor-image is NAME:TAG or NAME@sha256:DIGEST, with another tag than latest, not %q", o.ExecutorImage)
-	case modeErr != nil:
-		problem = "--affinity " + modeErr.Error()
-	case o.Identity == "":
-		problem = "no identity: set --identity or POD_NAME to a name that no other controller has"
+	case err != nil:
+		problem = "--affinity " + err.Error()
 	}
 	if problem != "" {
 		fmt.Fprintln(stderr, "evictd-controller:", problem)
@@ -103,6 +85,30 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	o.Log.Info("stopped")
 	return exitOK
+}
+
+// mistake returns what is wrong with the options, empty if nothing is.
+func mistake(o *controller.Options) string {
+	for _, a := range []struct{ flag, address string }{
+		{"metrics", o.MetricsAddress}, {"probe", o.ProbeAddress}, {"kdump", o.KdumpAddress}, {"webhook", o.WebhookAddress},
+	} {
+		if !listenable(a.address) {
+			return fmt.Sprintf("--%s-address is HOST:PORT, :PORT or 0, not %q", a.flag, a.address)
+		}
+	}
+	switch {
+	case o.Namespace == "":
+		return "no namespace: set --namespace or POD_NAMESPACE to the one of the ConfigMaps"
+	case o.WebhookCertDir != "" && !filepath.IsAbs(o.WebhookCertDir):
+		return fmt.Sprintf("--webhook-cert-dir is an absolute path, not %q", o.WebhookCertDir)
+	case !filepath.IsAbs(o.AgentsDirectory):
+		return fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
+	case o.ExecutorImage != "" && !pinned(o.ExecutorImage):
+		return fmt.Sprintf("--executor-image is NAME:TAG or NAME@sha256:DIGEST, with another tag than latest, not %q", o.ExecutorImage)
+	case o.Identity == "":
+		return "no identity: set --identity or POD_NAME to a name that no other controller has"
+	}
+	return ""
 }
 
 // environment returns the value of an environment variable, another one if it is not set.
