@@ -112,7 +112,7 @@ func TestFenceKilledAtEachPoint(t *testing.T) {
 		if err := c.AwaitRecovery(t.Context(), lost, other); err != nil {
 			t.Fatalf("%s: %v\n%s", p.name, err, successor.Log())
 		}
-		events = since(check(t, c, began), began)
+		events = eventsSince(check(t, c, began), began)
 		if err := CheckRecovery(events, lost); err != nil {
 			t.Errorf("%s: %v", p.name, err)
 		}
@@ -137,7 +137,7 @@ func awaitPoint(t *testing.T, c *Cluster, p *killPoint, lost string, began time.
 		must(t, err)
 		all, err := c.Timeline.Events()
 		must(t, err)
-		if events = since(all, began); p.reached(s, lost, events) {
+		if events = eventsSince(all, began); p.reached(s, lost, events) {
 			return events
 		}
 		if p.name == killPoints[4].name && !refused && slices.Contains(s.Taints[lost], outOfServiceTaint) {
@@ -150,8 +150,8 @@ func awaitPoint(t *testing.T, c *Cluster, p *killPoint, lost string, began time.
 	}
 }
 
-// since returns the events that began after a time.
-func since(events []Event, began time.Time) []Event {
+// eventsSince returns the events that began after a time.
+func eventsSince(events []Event, began time.Time) []Event {
 	return slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return e.At.Before(began) })
 }
 
