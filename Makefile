@@ -138,9 +138,9 @@ lint: check-api
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
-	$(GO) vet -tags bench ./tests/cluster ./tests/fencing
+	$(GO) vet -tags bench ./tests/affinity ./tests/cluster ./tests/fencing
 	$(GO) run $(STATICCHECK) ./...
-	$(GO) run $(STATICCHECK) -tags bench ./tests/cluster ./tests/fencing
+	$(GO) run $(STATICCHECK) -tags bench ./tests/affinity ./tests/cluster ./tests/fencing
 	$(GO) run $(GOCYCLO) -over 20 $$(git ls-files '*.go')
 	@awk '/^\/\/gocyclo:ignore$$/ && reason !~ /^\/\/ Complexity: ./ { print FILENAME ":" FNR ": no reason"; bad = 1 } \
 		!/^\/\/$$/ { reason = $$0 } END { exit bad }' $$(git ls-files '*.go')
