@@ -75,7 +75,7 @@ func TestOnWithoutUUID(t *testing.T) {
 	now := begin.Add(time.Second)
 	s, in := releasing(now)
 	s.Phase, s.Proof, s.Since = "", nil, micro(begin)
-	in.Readings = []Reading{{Device: "bmc", Power: PowerOn, Error: "no session", Started: micro(begin), Ended: micro(now)}}
+	in.Readings = []Reading{{Device: "bmc", Power: PowerOn, Error: "no session", Started: micro(begin.Add(-10 * time.Second)), Ended: micro(now)}}
 	after, o := Step(s, in, now)
 	if len(after.Acts) > 0 || len(o.Read) != 1 || after.is(ConditionIdentityMismatch) {
 		t.Errorf("acts %+v, reads %v, mismatch %t; want the device read again", after.Acts, o.Read, after.is(ConditionIdentityMismatch))

@@ -2,7 +2,6 @@ package fence
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,8 +112,15 @@ func (r *run) next(index int, m Method) progress {
 		return waiting
 	case !known:
 		since := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
-		unanswered := slices.ContainsFunc(r.in.Readings, func(x Reading) bool { return x.Device == m.Device })
-		if !unanswered || r.now.Before(since) {
+		last := lastOf(r.in.Readings, m.Device)
+		if last != nil && r.now.Before(since) {
+			// A reading that fails at once is not repeated without a pause.
+			if due := last.Started.Add(r.timings().ProofInterval.Duration); r.now.Before(due) {
+				r.wake(due)
+				return waiting
+			}
+		}
+		if last == nil || r.now.Before(since) {
 			r.orders.Read = append(r.orders.Read, m.Device)
 			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
 			return waiting
