@@ -96,8 +96,10 @@ func (r *reconciler) checkDrill(ctx context.Context, node *corev1.Node, o *order
 	if err := r.checkUUID(ctx, node, o); err != nil {
 		return err
 	}
-	// Only the first method of an attempt acts on a node that is known to run.
-	if why := fence.Undrillable(nodeFacts(node), r.observer.load(ctx, o.node), o.intent.Index > 0); why != "" {
+	// Only the first method of the first level acts on a node that is known to run: what follows, such as a second level
+	// after the device of the first has become silent, finds one that may be off.
+	first := o.intent.Level == 0 && o.intent.Index == 0
+	if why := fence.Undrillable(nodeFacts(node), r.observer.load(ctx, o.node), !first); why != "" {
 		return errors.New(why)
 	}
 	return nil

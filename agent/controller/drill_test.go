@@ -157,6 +157,7 @@ func TestDrillChecksAct(t *testing.T) {
 		change func(*corev1.Node)
 		object client.Object
 		phase  fence.Phase
+		level  int32
 		index  int32
 		want   string
 	}{
@@ -165,6 +166,8 @@ func TestDrillChecksAct(t *testing.T) {
 		"not cordoned":                   {change: func(n *corev1.Node) { n.Spec.Unschedulable = false }, want: "not cordoned"},
 		"not Ready":                      {change: notReady, want: "not Ready"},
 		"not Ready, second power supply": {change: notReady, index: 1},
+		"not Ready, second level":        {change: notReady, level: 1},
+		"pod, second level":              {change: notReady, object: pod, level: 1, want: "pod x/db-0"},
 		"Ready after the act":            {phase: fence.Proving, want: "is Ready"},
 	} {
 		n := cordonedNode()
@@ -173,7 +176,7 @@ func TestDrillChecksAct(t *testing.T) {
 		}
 		nf := runningFence(func(s *fence.State) {
 			s.Drill, s.Phase = true, tt.phase
-			s.Intent = &fence.Intent{ID: "i1", Step: fence.PowerManagement, Action: fence.Off, Index: tt.index}
+			s.Intent = &fence.Intent{ID: "i1", Step: fence.PowerManagement, Action: fence.Off, Level: tt.level, Index: tt.index}
 		})
 		objects := []client.Object{n, nf, leaseOf("n1", time.Now())}
 		if tt.object != nil {

@@ -97,6 +97,7 @@ func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
 		in.Load = p.observer.loadAs(ctx, p.name, cutOff(&state))
 	}
 	p.adopt(&state, &in)
+	in.IntentSince = p.saved.intentSince(&state, in.InFlight, time.Now())
 	next, orders, err := p.decide(ctx, nf, &state, &in)
 	if err != nil {
 		return err

@@ -64,6 +64,9 @@ type saved struct {
 	resourceVersion string
 	// earlier is the fence that was deleted for the next one, until that is created.
 	earlier *fence.State
+	// intent is the UID of the fence and the id of an intent that this process does not execute, seen is since when.
+	intent string
+	seen   time.Time
 	// conflicts counts those in a row.
 	conflicts int
 	// pruned says that it is no longer the one of its node.
@@ -80,6 +83,19 @@ func (r *reconciler) lock(node string) *saved {
 		}
 		s.Unlock()
 	}
+}
+
+// intentSince returns since when this process has seen the intent of a fence without executing it, zero if there is no
+// such intent.
+func (s *saved) intentSince(state *fence.State, inFlight string, now time.Time) time.Time {
+	if state.Intent == nil || state.Intent.ID == inFlight {
+		s.intent, s.seen = "", time.Time{}
+		return time.Time{}
+	}
+	if id := state.UID + "/" + state.Intent.ID; s.intent != id {
+		s.intent, s.seen = id, now
+	}
+	return s.seen
 }
 
 // prune removes what is remembered of nodes that have neither Node nor NodeFence, and for which nothing is in flight.

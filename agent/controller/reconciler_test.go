@@ -522,3 +522,31 @@ func TestTaintIsTakenBackUnsaved(t *testing.T) {
 		t.Errorf("taints = %v; want the quarantine alone", n.Spec.Taints)
 	}
 }
+
+// The time since which an intent of another controller is known is that of this process, and ends with the intent.
+func TestIntentSince(t *testing.T) {
+	var s saved
+	state := fence.State{UID: "u1", Detail: fence.Detail{Intent: &fence.Intent{ID: "i1"}}}
+	began := time.Now()
+	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
+	if got := s.intentSince(&state, "", at(0)); !got.Equal(at(0)) {
+		t.Errorf("seen first: %v, want %v", got, at(0))
+	}
+	if got := s.intentSince(&state, "", at(1)); !got.Equal(at(0)) {
+		t.Errorf("seen again: %v, want %v", got, at(0))
+	}
+	if got := s.intentSince(&state, "i1", at(2)); !got.IsZero() {
+		t.Errorf("in flight here: %v, want none", got)
+	}
+	if got := s.intentSince(&state, "", at(3)); !got.Equal(at(3)) {
+		t.Errorf("not in flight any more: %v, want %v", got, at(3))
+	}
+	state.UID = "u2"
+	if got := s.intentSince(&state, "", at(4)); !got.Equal(at(4)) {
+		t.Errorf("of another fence: %v, want %v", got, at(4))
+	}
+	state.Intent = nil
+	if got := s.intentSince(&state, "", at(5)); !got.IsZero() {
+		t.Errorf("without an intent: %v, want none", got)
+	}
+}

@@ -36,6 +36,10 @@ func (r *run) takeOutcomes() {
 	case s.IntentSeen.IsZero() || s.IntentSeenBy != r.in.Executor:
 		s.IntentSeen, s.IntentSeenBy = metav1.NewMicroTime(r.now), r.in.Executor
 	}
+	// Another controller that runs at the same time would else begin the wait again with each of its writes.
+	if seen := microTime(r.in.IntentSince); !r.in.IntentSince.IsZero() && seen.Before(&s.IntentSeen) {
+		s.IntentSeen = seen
+	}
 	until := s.IntentSeen.Add(i.Deadline.Sub(i.Issued.Time))
 	if i.Deadline.After(until) {
 		until = i.Deadline.Time

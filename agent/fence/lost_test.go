@@ -44,3 +44,27 @@ func TestErrorWithoutNextAttempt(t *testing.T) {
 		t.Errorf("%s/%s, result %q; want Recovered:\n%s", s.state.Step, s.state.Status, s.state.Result, strings.Join(s.log, "\n"))
 	}
 }
+
+// TestTwoControllersWait checks that two controllers which run at the same time, and neither of which executes the
+// intent, do not make each other wait for ever. Nor do they wait for less than the time of the act.
+func TestTwoControllersWait(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	intent := Intent{ID: "power-management-1-0-0", Attempt: 1, Step: PowerManagement, Method: "bmc-off", Action: Off, Executor: "c0",
+		Issued: micro(begin), Deadline: micro(begin.Add(time.Minute))}
+	state, _ := Open(s.node, s.lease, s.plan, false, begin)
+	state.Step, state.Status, state.Attempt, state.Intent = PowerManagement, Running, 1, &intent
+	const seen = 10 * time.Second
+	over := time.Duration(0)
+	for at := seen; at < 5*time.Minute && over == 0; at += time.Second {
+		for _, executor := range []string{"c1", "c2"} {
+			in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Executor: executor, IntentSince: begin.Add(seen)}
+			if state, _ = Step(state, in, begin.Add(at)); state.Intent == nil {
+				over = at
+				break
+			}
+		}
+	}
+	if want := seen + time.Minute; over != want {
+		t.Errorf("the wait for the intent was over after %s, want %s", over, want)
+	}
+}

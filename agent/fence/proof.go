@@ -30,7 +30,7 @@ func (r *run) prove() bool {
 		last := s.last(d)
 		all = all && last != nil && last.Started.After(s.Since.Time)
 		if last != nil && last.Power == PowerOff && s.away(d) {
-			timeout = t.ProofTimeout.Duration + t.Settle.Duration
+			timeout = max(timeout, t.ProofTimeout.Duration+t.Settle.Duration)
 		}
 	}
 	// While the node is not certainly dead, no act may follow: the readings go on.

@@ -141,3 +141,26 @@ func TestWatchdogClauses(t *testing.T) {
 		}
 	}
 }
+
+// A device that was silent and reads off now does not make the wait for the watchdog shorter.
+func TestWatchdogWaitsLongest(t *testing.T) {
+	s := newSimulation(t, powerPlan(noIdentity(level(false, "pdu1", "pdu2")), watchdogLevel()))
+	now := begin.Add(10 * time.Minute)
+	state, _ := Open(s.node, s.lease, s.plan, false, begin)
+	state.Step, state.Status, state.Phase, state.Attempt, state.Level = PowerManagement, Running, Proving, 1, 1
+	proving := s.plan.Timings.ProofTimeout.Duration + s.plan.Timings.Settle.Duration + time.Second
+	state.Since = micro(now.Add(-proving))
+	at := func(before time.Duration) Reading {
+		return Reading{Started: micro(now.Add(-before)), Ended: micro(now.Add(-before))}
+	}
+	silent, off := at(20*time.Second), at(10*time.Second)
+	silent.Device, silent.Power = "pdu1", PowerUnknown
+	off.Device, off.Power = "pdu1", PowerOff
+	state.Readings = []Reading{silent, off}
+	in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Executor: "c1", Watchdog: WatchdogFacts{
+		Advert: "advert 7", Armed: true, BootID: "b1", Bound: 5 * time.Minute, Unchanged: 5*time.Minute - 30*time.Second,
+	}}
+	if next, _ := Step(state, in, now); next.Phase != Proving {
+		t.Errorf("30 s before the bound is over: %s/%s, phase %q; want Proving", next.Step, next.Status, next.Phase)
+	}
+}
