@@ -118,7 +118,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		defer stop()
 		reporter.Drain(drain)
 		marks.Drain(drain)
-		marks.Drain(drain)
 		cancel()
 	})
 	parts.Wait()

@@ -9,8 +9,9 @@ import (
 const (
 	// smallBody is the length up to which a body is not counted: all connections together have few of them.
 	smallBody = 64 << 10
-	// maxBodies bounds the length of all larger bodies that are being handled, and maxClientBodies that of one client.
-	maxBodies, maxClientBodies = 64 << 20, 32 << 20
+	// maxBodies bounds the length of all larger bodies that are being handled, and maxClientBodies that of one client: a
+	// request of the greatest length that any handler takes. It takes four clients to keep the others out.
+	maxBodies, maxClientBodies = 64 << 20, 16 << 20
 )
 
 // Bodies bounds the memory that the bodies of requests use.

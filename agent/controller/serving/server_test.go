@@ -269,7 +269,7 @@ func TestClosedConnections(t *testing.T) {
 func TestBodies(t *testing.T) {
 	b := NewBodies(NewMetrics(&Certificate{}))
 	var clients []netip.Addr
-	for i := range 5 {
+	for i := range 6 {
 		clients = append(clients, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
 	}
 	reserve := func(client int, n int64, want bool) {
@@ -282,13 +282,18 @@ func TestBodies(t *testing.T) {
 	reserve(0, 1, false)
 	reserve(1, 1, true)
 	reserve(1, maxClientBodies, false)
-	reserve(2, maxBodies-maxClientBodies-1, true)
-	reserve(3, 1, false)
+	reserve(2, maxClientBodies, true)
+	reserve(3, 4<<20, true) // two clients do not keep a third one out
+	reserve(3, maxClientBodies-(4<<20), true)
+	reserve(4, maxBodies-3*maxClientBodies-1, true)
+	reserve(5, 1, false)
 	b.release(clients[0], maxClientBodies)
-	reserve(3, 1, true)
+	reserve(5, 1, true)
 	b.release(clients[1], 1)
-	b.release(clients[2], maxBodies-maxClientBodies-1)
-	b.release(clients[3], 1)
+	b.release(clients[2], maxClientBodies)
+	b.release(clients[3], maxClientBodies)
+	b.release(clients[4], maxBodies-3*maxClientBodies-1)
+	b.release(clients[5], 1)
 	if b.total != 0 || len(b.clients) != 0 {
 		t.Errorf("%d bytes of %d clients are left", b.total, len(b.clients))
 	}
