@@ -21,12 +21,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
+// logText is a log that is read while it is written.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // replica is a Keeper that runs.
 type replica struct {
 	*Keeper
 	wake    chan struct{}
 	elected chan struct{}
-	log     *bytes.Buffer
+	log     *logText
 }
 
 // apiServer is what replicas read and write, with a count of the requests.
@@ -109,7 +127,7 @@ func webhookConfiguration() *admissionregistrationv1.MutatingWebhookConfiguratio
 // start starts a replica, which ends with the test.
 func (a *apiServer) start(t *testing.T) *replica {
 	t.Helper()
-	r := &replica{wake: make(chan struct{}, 1), elected: make(chan struct{}), log: &bytes.Buffer{}}
+	r := &replica{wake: make(chan struct{}, 1), elected: make(chan struct{}), log: &logText{}}
 	c := &Certificate{}
 	r.Keeper = &Keeper{
 		Namespace: "evictd", Certificate: c, Reader: a, Writer: a, Wake: r.wake, Elected: r.elected,
