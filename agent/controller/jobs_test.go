@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,8 +36,23 @@ type jobCluster struct {
 	// create is called in place of the creation of an object, if it returns true.
 	create func(client.Object) (error, bool)
 
-	created  []string
+	mu       sync.Mutex
+	names    []string // of the objects that were created
 	requests []execute.Request
+}
+
+// created returns the names of the objects that were created.
+func (c *jobCluster) created() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.names)
+}
+
+// asked returns the requests of the Jobs.
+func (c *jobCluster) asked() []execute.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.requests)
 }
 
 // newJobCluster returns a cluster and an executor whose methods run in Jobs there.
@@ -48,7 +65,9 @@ func newJobCluster(t *testing.T, objects ...client.Object) (*jobCluster, *execut
 	c := &jobCluster{}
 	ctx := t.Context()
 	functions := interceptor.Funcs{Create: func(ctx2 context.Context, w client.WithWatch, o client.Object, options ...client.CreateOption) error {
-		c.created = append(c.created, o.GetName())
+		c.mu.Lock()
+		c.names = append(c.names, o.GetName())
+		c.mu.Unlock()
 		o.SetUID(types.UID("uid-of-" + o.GetName()))
 		if c.create != nil {
 			if err, instead := c.create(o); instead {
@@ -63,10 +82,13 @@ func newJobCluster(t *testing.T, objects ...client.Object) (*jobCluster, *execut
 			if err != nil {
 				t.Error(err)
 			}
+			c.mu.Lock()
 			c.requests = append(c.requests, r)
+			c.mu.Unlock()
 		}
 		if job, ok := o.(*batchv1.Job); ok && c.answer != nil {
-			go c.answer(job.DeepCopy(), c.requests[len(c.requests)-1])
+			requests := c.asked()
+			go c.answer(job.DeepCopy(), requests[len(requests)-1])
 		}
 		return nil
 	}}
@@ -203,8 +225,8 @@ func TestJobOutcomes(t *testing.T) {
 				if got := outcomes[0]; got.Kind != tt.kind || !strings.Contains(got.Message, tt.message) || strings.Contains(got.Message, "hunter2") {
 					t.Errorf("outcome = %+v; want %s, %q", got, tt.kind, tt.message)
 				}
-				if len(c.created) != tt.created {
-					t.Errorf("created %q; want %d objects", c.created, tt.created)
+				if len(c.created()) != tt.created {
+					t.Errorf("created %q; want %d objects", c.created(), tt.created)
 				}
 				if diff := cmp.Diff(tt.left, c.left(t)); diff != "" {
 					t.Errorf("left (-want +got):\n%s", diff)
@@ -227,9 +249,9 @@ func TestJobNoLongerWanted(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			checks := 0
+			var checks atomic.Int32
 			e.check = func(context.Context, *order) error {
-				if checks++; checks > 2 {
+				if checks.Add(1) > 2 {
 					return errors.New("the Node n1 is Ready")
 				}
 				return nil
@@ -238,8 +260,8 @@ func TestJobNoLongerWanted(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			outcomes, _, inFlight := e.pending("n1", fenceUID)
 			if phase == corev1.PodRunning {
-				if len(outcomes) != 0 || inFlight == "" || checks != 1 {
-					t.Errorf("outcomes of a running pod = %+v after %d checks; want none, and one check", outcomes, checks)
+				if len(outcomes) != 0 || inFlight == "" || checks.Load() != 1 {
+					t.Errorf("outcomes of a running pod = %+v after %d checks; want none, and one check", outcomes, checks.Load())
 				}
 				e.cancel()
 				return
@@ -264,7 +286,7 @@ func TestJobRequest(t *testing.T) {
 		o := jobOrder()
 		e.act(o)
 		time.Sleep(time.Minute)
-		r := c.requests[0]
+		r := c.asked()[0]
 		if got, want := r.NotAfter.Time, o.intent.Deadline.Add(-reportDelay); !got.Equal(want) || r.Timeout.Duration != time.Minute-reportDelay {
 			t.Errorf("notAfter = %v, timeout %v; want %v, %v", got, r.Timeout.Duration, want, time.Minute-reportDelay)
 		}
@@ -322,8 +344,8 @@ func TestJobReadings(t *testing.T) {
 					t.Errorf("%s: reading from %v to %v; want from %v until its report", result, r.Started, r.Ended, began)
 				}
 			}
-			if len(c.requests) != 2 || c.requests[0].ID == c.requests[1].ID {
-				t.Errorf("%s: requests %v; want two with ids of their own", result, c.requests)
+			if asked := c.asked(); len(asked) != 2 || asked[0].ID == asked[1].ID {
+				t.Errorf("%s: requests %v; want two with ids of their own", result, asked)
 			}
 			if left := c.left(t); len(left) > 0 {
 				t.Errorf("%s: left %v", result, left)
@@ -341,14 +363,14 @@ func TestJobDeadlines(t *testing.T) {
 		if r := e.reading("n1", fenceUID, &m); r.Power != fence.PowerUnknown || time.Since(began) < 58*time.Second {
 			t.Errorf("reading = %+v after %v; want unknown after 58s", r, time.Since(began))
 		}
-		created := len(c.created)
+		created := len(c.created())
 		o := jobOrder()
 		o.intent.Deadline = metav1.NewMicroTime(time.Now().Add(reportDelay))
 		e.act(o)
 		synctest.Wait()
 		outcomes, _, _ := e.pending("n1", fenceUID)
-		if len(outcomes) != 1 || outcomes[0].Kind != fence.Failed || !strings.Contains(outcomes[0].Message, "too little time") || len(c.created) != created {
-			t.Errorf("outcomes = %+v, created %v; want that nothing was created", outcomes, c.created[created:])
+		if len(outcomes) != 1 || outcomes[0].Kind != fence.Failed || !strings.Contains(outcomes[0].Message, "too little time") || len(c.created()) != created {
+			t.Errorf("outcomes = %+v, created %v; want that nothing was created", outcomes, c.created()[created:])
 		}
 	})
 }
@@ -373,7 +395,7 @@ func TestJobAdopted(t *testing.T) {
 		second := testExecutor(t.Context(), nil)
 		second.jobs = first.jobs
 		second.pending("n1", fenceUID)
-		created := len(c.created)
+		created := len(c.created())
 		second.adopt(o)
 		second.adopt(o)
 		time.Sleep(5 * time.Second)
@@ -381,8 +403,8 @@ func TestJobAdopted(t *testing.T) {
 		if len(outcomes) != 1 || outcomes[0].Kind != fence.Succeeded || outcomes[0].Intent != o.intent.ID || inFlight != "" {
 			t.Errorf("outcomes of the second = %+v, in flight %q; want one, Succeeded", outcomes, inFlight)
 		}
-		if left := c.left(t); len(left) > 0 || len(c.created) != created+1 { // the pod
-			t.Errorf("left %v, created %v; want none and none", left, c.created[created:])
+		if left := c.left(t); len(left) > 0 || len(c.created()) != created+1 { // the pod
+			t.Errorf("left %v, created %v; want none and none", left, c.created()[created:])
 		}
 	})
 }
@@ -400,15 +422,15 @@ func TestJobNotAdopted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			created := len(c.created)
+			created := len(c.created())
 			e.adopt(jobOrder())
 			time.Sleep(2 * time.Minute)
 			outcomes, _, _ := e.pending("n1", fenceUID)
 			if want := map[bool]int{false: 0, true: 1}[foreign]; len(outcomes) != want || foreign && outcomes[0].Kind != fence.Unknown {
 				t.Errorf("%s: outcomes = %+v; want %d, Unknown", name, outcomes, want)
 			}
-			if len(c.created) != created || len(c.left(t)) != created {
-				t.Errorf("%s: created %v, left %v; want none, and the foreign one", name, c.created[created:], c.left(t))
+			if len(c.created()) != created || len(c.left(t)) != created {
+				t.Errorf("%s: created %v, left %v; want none, and the foreign one", name, c.created()[created:], c.left(t))
 			}
 		})
 	}
