@@ -92,7 +92,10 @@ func (m *material) trusts(c *tls.Certificate, name string) bool {
 	if c.Leaf.VerifyHostname(name) != nil || !slices.Contains(c.Leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) {
 		return false
 	}
-	return slices.ContainsFunc(m.authorities, func(a *x509.Certificate) bool { return c.Leaf.CheckSignatureFrom(a) == nil })
+	return slices.ContainsFunc(m.authorities, func(a *x509.Certificate) bool {
+		// Clients find the authority by its name.
+		return bytes.Equal(c.Leaf.RawIssuer, a.RawSubject) && c.Leaf.CheckSignatureFrom(a) == nil
+	})
 }
 
 // data returns the data of the Secret.
