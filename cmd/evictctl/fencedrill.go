@@ -22,7 +22,7 @@ import (
 const (
 	// annotationDrill asks for a drill, on a NodeFence: it has the UID of the Node.
 	annotationDrill = "evictd.io/fence-drill"
-	// drillTimeout is how long evictd-controller may take to begin a drill.
+	// drillTimeout is how long evictd-controller may take to begin a drill, and how long its NodeFence may be missing.
 	drillTimeout  = time.Minute
 	drillInterval = time.Second
 	// switchOff is what a person enters to switch the machine off.
@@ -55,7 +55,8 @@ It exits with 0 if the drill has passed.`,
 	}
 	k := addKubectlFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		d := &drill{kubectl: k, name: args[0], in: bufio.NewReader(cmd.InOrStdin()), out: cmd.OutOrStdout(), interval: drillInterval}
+		d := &drill{kubectl: k, name: args[0], in: bufio.NewReader(cmd.InOrStdin()), out: cmd.OutOrStdout(),
+			interval: drillInterval, timeout: drillTimeout}
 		return d.run(cmd.Context())
 	}
 	return cmd
@@ -64,10 +65,11 @@ It exits with 0 if the drill has passed.`,
 // drill is one call of evictctl fence drill.
 type drill struct {
 	*kubectl
-	name     string
-	in       *bufio.Reader
-	out      io.Writer
-	interval time.Duration
+	name string
+	in   *bufio.Reader
+	out  io.Writer
+	// interval is that of looking at the NodeFence, timeout how long it may be missing, or the drill may not have begun.
+	interval, timeout time.Duration
 	// earlier is the UID of the NodeFence that asks for the drill.
 	earlier string
 	began   time.Time
@@ -207,11 +209,12 @@ func (d *drill) begin(ctx context.Context, n *corev1.Node, earlier *nodeFence) e
 // follow prints what happens until the drill has ended or waits for a person.
 func (d *drill) follow(ctx context.Context) (*nodeFence, error) {
 	var failed error
-	for {
+	for found := time.Now(); ; {
 		list, err := listFences(ctx, d.kubectl)
 		failed = err
 		if i := slices.IndexFunc(list, func(f nodeFence) bool { return f.Node == d.name }); i >= 0 {
 			f := &list[i]
+			found = time.Now()
 			if string(f.Metadata.UID) != d.earlier {
 				d.earlier, d.seen = string(f.Metadata.UID), time.Time{}
 			}
@@ -221,10 +224,13 @@ func (d *drill) follow(ctx context.Context) (*nodeFence, error) {
 			if f.Metadata.Annotations[annotationDrill] == "" && drillOver(f) {
 				return f, nil
 			}
-			if f.Metadata.Annotations[annotationDrill] != "" && time.Since(d.began) > drillTimeout {
+			if f.Metadata.Annotations[annotationDrill] != "" && time.Since(d.began) > d.timeout {
 				return nil, fmt.Errorf("evictd-controller has not begun the drill within %s; check that it runs; the drill begins when "+
-					"it does: to prevent that, run %s annotate %s %s %s-", drillTimeout, d.program, nodeFences, f.Metadata.Name, annotationDrill)
+					"it does: to prevent that, run %s annotate %s %s %s-", d.timeout, d.program, nodeFences, f.Metadata.Name, annotationDrill)
 			}
+		}
+		if time.Since(found) > d.timeout {
+			return nil, errors.Join(fmt.Errorf("the NodeFence of node %s was not seen for %s; look whether the machine is on", d.name, d.timeout), failed)
 		}
 		select {
 		case <-time.After(d.interval):

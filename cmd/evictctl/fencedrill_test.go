@@ -62,15 +62,16 @@ func TestFenceDrill(t *testing.T) {
 		out      string
 		err      string
 	}{
-		"passed":           {answers: both, want: []string{"cordon host1", create, "uncordon host1"}, out: "proven off           1m"},
-		"after a fence":    {answers: both, fences: []nodeFence{earlier}, want: []string{"cordon host1", annotate, "uncordon host1"}, out: "Ready again"},
-		"cordoned before":  {answers: both, cordoned: true, want: []string{create}, out: "OffProven: two readings"},
-		"no first answer":  {answers: "", err: "nothing was done"},
-		"no second answer": {answers: "host1\nyes\n", want: []string{"cordon host1", "uncordon host1"}, err: `nothing was switched off: "switch off" was not entered`},
-		"being fenced":     {answers: both, fences: []nodeFence{gaveUp()}, err: "node host1 is being fenced"},
-		"not Ready":        {answers: both, notReady: true, err: "node host1 is not Ready"},
-		"pod":              {answers: both, pods: []corev1.Pod{pod}, err: "has the pods x/db-0; drain it"},
-		"refused":          {answers: both, change: refused, want: []string{"cordon host1", create}, out: "DrillRefused: not cordoned", err: "it was refused"},
+		"passed":            {answers: both, want: []string{"cordon host1", create, "uncordon host1"}, out: "proven off           1m"},
+		"after a fence":     {answers: both, fences: []nodeFence{earlier}, want: []string{"cordon host1", annotate, "uncordon host1"}, out: "Ready again"},
+		"cordoned before":   {answers: both, cordoned: true, want: []string{create}, out: "OffProven: two readings"},
+		"no first answer":   {answers: "", err: "nothing was done"},
+		"no second answer":  {answers: "host1\nyes\n", want: []string{"cordon host1", "uncordon host1"}, err: `nothing was switched off: "switch off" was not entered`},
+		"being fenced":      {answers: both, fences: []nodeFence{gaveUp()}, err: "node host1 is being fenced"},
+		"not Ready":         {answers: both, notReady: true, err: "node host1 is not Ready"},
+		"pod":               {answers: both, pods: []corev1.Pod{pod}, err: "has the pods x/db-0; drain it"},
+		"refused":           {answers: both, change: refused, want: []string{"cordon host1", create}, out: "DrillRefused: not cordoned", err: "it was refused"},
+		"NodeFence deleted": {answers: both, want: []string{"cordon host1", create}, err: "the NodeFence of node host1 was not seen for 1s"},
 		"not proven": {answers: both, change: func(f *nodeFence) { f.State.Proof, f.State.Phase = nil, "" },
 			want: []string{"cordon host1", create}, err: "was not proven off"},
 		"gave up": {answers: both, change: func(f *nodeFence) {
@@ -97,12 +98,16 @@ func TestFenceDrill(t *testing.T) {
 			c.write(t, "node.json", node)
 			c.write(t, "pods.json", corev1.PodList{Items: test.pods})
 			c.write(t, "fences.json", map[string]any{"items": test.fences})
-			c.write(t, "drill.json", map[string]any{"items": []nodeFence{after}})
+			drills := []nodeFence{after}
+			if name == "NodeFence deleted" {
+				drills = nil
+			}
+			c.write(t, "drill.json", map[string]any{"items": drills})
 			if err := os.WriteFile(c.path("kubectl"), []byte(drillScript), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			var out strings.Builder
-			d := &drill{kubectl: &kubectl{program: c.path("kubectl")}, name: "host1", out: &out, interval: time.Millisecond,
+			d := &drill{kubectl: &kubectl{program: c.path("kubectl")}, name: "host1", out: &out, interval: time.Millisecond, timeout: time.Second,
 				in: bufio.NewReader(strings.NewReader(test.answers))}
 			err := d.run(t.Context())
 			if got := ""; err != nil {
