@@ -4,10 +4,12 @@ package fencing
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,9 +21,10 @@ import (
 )
 
 const (
-	// idleNodes is the number of Nodes, nodeImages that of the images in the status of each: as many as a kubelet
-	// reports. Each has podsOfNode pods.
-	idleNodes, nodeImages, podsOfNode = 1000, 50, 5
+	// nodeImages is the number of images in the status of each Node: as many as a kubelet reports.
+	nodeImages = 50
+	// creators is how many objects are created at the same time.
+	creators = 8
 	// renewAllInterval is how often the Leases of all nodes are renewed: half as often as by a kubelet, for the sake of the
 	// machine.
 	renewAllInterval = 20 * time.Second
@@ -38,9 +41,14 @@ rules:
 `
 )
 
-// TestIdleController measures evictd-controller with its default times in a cluster of 1,000 nodes in which nothing
-// happens but the renewals of their Leases. No other controller and no kubelet runs.
-func TestIdleController(t *testing.T) {
+// TestIdleController and TestIdleLargeCluster measure evictd-controller with its default times in clusters in which nothing
+// happens but the renewals of the Leases of nodes. No other controller and no kubelet runs.
+func TestIdleController(t *testing.T)   { measureIdle(t, 1000, 5) }
+func TestIdleLargeCluster(t *testing.T) { measureIdle(t, 5000, 10) }
+
+// measureIdle measures a cluster of nodes with as many pods each.
+func measureIdle(t *testing.T, nodes, pods int) {
+	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
 	}
@@ -58,10 +66,21 @@ func TestIdleController(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for i := range idleNodes {
-		createIdleNode(t, c, i)
+	var creating sync.WaitGroup
+	for first := range creators {
+		creating.Go(func() {
+			for i := first; i < nodes && t.Context().Err() == nil && !t.Failed(); i += creators {
+				if err := createIdleNode(t.Context(), c, i, pods); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
-	go renewLeases(t, c)
+	creating.Wait()
+	if t.Failed() {
+		return
+	}
+	go renewLeases(t, c, nodes)
 	if err := errors.Join(c.Install(t.Context(), "../.."), c.Configure(t.Context(), map[string]string{"mode": "enforce"})); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +91,7 @@ func TestIdleController(t *testing.T) {
 	time.Sleep(settleTime)
 	began := time.Now()
 	time.Sleep(idleTime)
-	idle := Idle{Nodes: idleNodes, Pods: idleNodes * podsOfNode, Requests: map[string]int{}}
+	idle := Idle{Nodes: nodes, Pods: nodes * pods, Requests: map[string]int{}}
 	idle.count(t, c.AuditLog(), began)
 	idle.measureMemory(t, p.PID())
 	if t.Failed() || idle.Elections == 0 {
@@ -81,36 +100,41 @@ func TestIdleController(t *testing.T) {
 	writeResult(t, &idle)
 }
 
-// createIdleNode creates a Node with its Lease and its pods.
-func createIdleNode(t *testing.T, c *Cluster, i int) {
-	t.Helper()
+// createIdleNode creates a Node with its Lease and its pods. One pod of ten has a requirement that its node matches.
+func createIdleNode(ctx context.Context, c *Cluster, i, pods int) error {
 	n := readyNode(i)
-	if err := c.Admin.Create(t.Context(), nodePath, n); err != nil {
-		t.Fatal(err)
+	if err := c.Admin.Create(ctx, nodePath, n); err != nil {
+		return err
 	}
 	lease := coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}
-	if err := c.Admin.Create(t.Context(), leasePath, lease); err != nil {
-		t.Fatal(err)
+	if err := c.Admin.Create(ctx, leasePath, lease); err != nil {
+		return err
 	}
-	for j := range podsOfNode {
+	for j := range pods {
 		p := corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d-%d", i, j), Labels: map[string]string{"app": "idle"}},
 			Spec:       corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "main", Image: "registry.example.com/team/application:v1.0.0"}}},
 		}
-		if err := c.Admin.Create(t.Context(), "/api/v1/namespaces/default/pods", p); err != nil {
-			t.Fatal(err)
+		if j%10 == 9 {
+			p.Annotations = map[string]string{
+				"evictd.io/required-during-execution": "nodeSelectorTerms: [{matchExpressions: [{key: " + corev1.LabelTopologyZone + ", operator: Exists}]}]",
+			}
+		}
+		if err := c.Admin.Create(ctx, "/api/v1/namespaces/default/pods", p); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // renewLeases renews the Leases of all nodes until the test ends.
-func renewLeases(t *testing.T, c *Cluster) {
-	pause := time.NewTicker(renewAllInterval / idleNodes)
+func renewLeases(t *testing.T, c *Cluster, nodes int) {
+	pause := time.NewTicker(renewAllInterval / time.Duration(nodes))
 	defer pause.Stop()
 	for i := 0; t.Context().Err() == nil; i++ {
-		name := fmt.Sprint("node-", i%idleNodes)
+		name := fmt.Sprint("node-", i%nodes)
 		err := c.Admin.Patch(t.Context(), leasePath+"/"+name, controlplane.MergePatch, fields{"spec": fields{"renewTime": metav1.NowMicro()}})
 		if err != nil && t.Context().Err() == nil {
 			t.Errorf("renew the Lease of %s: %v", name, err)
