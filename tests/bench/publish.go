@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -52,7 +53,7 @@ func (b *resultSet) document(causes string) string {
 		timings, bombs, idle := b.others(on.Name)
 		if len(timings) > 0 {
 			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict, agent/memory, agent/fence, agent/affinity, its extender and agent/controller/affinity. An observation has the figures that "+
-				"one iteration of the loop reads: those of the node and of each pod's cgroup.", timingTable(timings).markdown(), timings[0].footnote())
+				"one iteration of the loop reads: those of the node and of each pod's cgroup.", timingTable(timings).markdown(), footnoteOf(origins(timings)...))
 		}
 		if len(bombs) > 0 {
 			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footnote())
@@ -64,7 +65,7 @@ func (b *resultSet) document(causes string) string {
 			section("Fencing of lost nodes ("+on.Name+")", fenceAbout, fenceTable(releases).markdown(), fenceGoals(releases), releases[0].footnote())
 		}
 		if costs := b.controllerCosts(on.Name); len(costs) > 0 {
-			section("Idle evictd-controller ("+on.Name+")", controllerAbout, controllerTable(costs).markdown(), costs[0].footnote())
+			section("Idle evictd-controller ("+on.Name+")", controllerAbout, controllerTable(costs).markdown(), footnoteOf(origins(costs)...))
 		}
 		if delays := b.affinityDelays(on.Name); len(delays) > 0 {
 			section("From a label to the eviction ("+on.Name+")", delayAbout, delayTable(delays).markdown(), delays[0].footnote())
@@ -136,13 +137,41 @@ func (b *resultSet) machines() (all []*machine) {
 	return all
 }
 
-// footnote returns when something was measured, with which version and under which load.
-func (o *origin) footnote() string {
-	by := ""
-	if o.Version != "" {
-		by = ", evictd " + o.Version
+// measured returns where and when a result was measured.
+func (o *origin) measured() origin { return *o }
+
+// origins returns where and when results were measured.
+func origins[R interface{ measured() origin }](all []R) (of []origin) {
+	for _, r := range all {
+		of = append(of, r.measured())
 	}
-	return fmt.Sprintf("%s%s; load average %.1f.", o.Taken.Format("2006-01-02 15:04 MST"), by, o.Load)
+	return of
+}
+
+// footnote returns when something was measured, with which version and under which load.
+func (o *origin) footnote() string { return footnoteOf(*o) }
+
+// footnoteOf returns the same of results that were measured in one run or in several.
+func footnoteOf(all ...origin) string {
+	var when, versions []string
+	low, high := all[0].Load, all[0].Load
+	for _, o := range all {
+		if taken := o.Taken.Format("2006-01-02 15:04 MST"); !slices.Contains(when, taken) {
+			when = append(when, taken)
+		}
+		if o.Version != "" && !slices.Contains(versions, o.Version) {
+			versions = append(versions, o.Version)
+		}
+		low, high = min(low, o.Load), max(high, o.Load)
+	}
+	by, load := "", fmt.Sprintf("%.1f", low)
+	if len(versions) > 0 {
+		by = ", evictd " + strings.Join(versions, " and ")
+	}
+	if len(all) > 1 && high != low {
+		load += fmt.Sprintf(" to %.1f", high)
+	}
+	return fmt.Sprintf("%s%s; load average %s.", strings.Join(when, " and "), by, load)
 }
 
 // footnote returns the same of series, with the largest median uncertainty.
