@@ -185,8 +185,9 @@ func (r *Rejector) observe(p *corev1.Pod) {
 		return
 	}
 	s := stateOf(p)
-	if s.writes(j.decided) == j.writes && j.writes < maxWrites && !s.deleting && s.undone() && unstarted(p) {
-		j.again, j.version = true, p.ResourceVersion
+	// The watch may show a write before its answer is there.
+	if n := s.writes(j.decided); n >= j.writes && n < maxWrites && !s.deleting && s.undone() && unstarted(p) {
+		j.writes, j.again, j.version = n, true, p.ResourceVersion
 		r.notify()
 	}
 }
@@ -372,18 +373,17 @@ func (r *Rejector) assert(ctx context.Context, j *rejection) {
 		return
 	}
 	r.mu.Lock()
-	j.writes++
-	write, version := j.writes, j.version
+	write, version := j.writes+1, j.version
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err := c.reject(ctx, &j.arrival, version, j.message, write)
 	if outcomeOf(err) == conflict {
-		r.mu.Lock()
-		j.writes--
-		r.mu.Unlock()
 		r.log.Debug("pod has changed since the kubelet had undone its rejection", "pod", j.namespace+"/"+j.name)
 		return
 	}
+	r.mu.Lock()
+	j.writes = max(j.writes, write) // also without an answer: it may have succeeded
+	r.mu.Unlock()
 	r.log.Info("kubelet had undone the rejection of a pod; wrote it again", "pod", j.namespace+"/"+j.name, "write", write, "error", err)
 }
