@@ -31,6 +31,9 @@ type Pod struct {
 	// Bound is when it was bound to its node, the transition of its condition PodScheduled. Created is used if it is
 	// zero: a replacement that was Pending for longer than a minute is then not recognized as a loop.
 	Bound time.Time
+	// AtBinding says that the pod violated when it was first seen on its node, right after its binding. Bound says less:
+	// it is of another clock.
+	AtBinding bool
 	// Requirement is what the pod requires of a node, and Verdict the comparison with its own.
 	Requirement *Requirement
 	Verdict     Verdict

@@ -216,14 +216,18 @@ func TestLoop(t *testing.T) {
 		// pending is the time from a replacement's creation to its binding, and fits how long the node fits then.
 		pending, fits time.Duration
 		noBound       bool
+		// skew is how far the clocks of API server and scheduler are ahead. Then the pod was seen when it was bound.
+		skew time.Duration
 		// want are the times between evictions that exceed pending, fits and debounce.
 		want []time.Duration
 	}{
-		{"at once", 0, 0, false, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute,
+		{"at once", 0, 0, false, 0, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute,
 			16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour}},
-		{"time of binding unknown", 10 * time.Second, 0, true, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
-		{"20 min a turn", 20 * time.Minute, 0, false, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
-		{"the label goes 20 min later", 0, 20 * time.Minute, false, []time.Duration{30 * time.Second, 30 * time.Second}},
+		{"time of binding unknown", 10 * time.Second, 0, true, 0, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"20 min a turn", 20 * time.Minute, 0, false, 0, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"clocks behind", 0, 0, false, -10 * time.Minute, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"clocks ahead", 0, 0, false, 10 * time.Minute, []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute}},
+		{"the label goes 20 min later", 0, 20 * time.Minute, false, 0, []time.Duration{30 * time.Second, 30 * time.Second}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -247,9 +251,10 @@ func TestLoop(t *testing.T) {
 				bound := s.now
 				s.now = s.now.Add(tt.fits)
 				p := s.pod("w.x"+strings.Repeat("y", i+1), "node-0")
-				if p.Created = created; !tt.noBound {
-					p.Bound = bound
+				if p.Created = created.Add(tt.skew); !tt.noBound {
+					p.Bound = bound.Add(tt.skew)
 				}
+				p.AtBinding = tt.skew != 0
 			}
 			loops := tt.fits == 0
 			if got := s.count(EventLoop) > 0; got != loops {
@@ -270,6 +275,75 @@ func TestLoop(t *testing.T) {
 				t.Errorf("Loops = %d; want 0", s.state.Workloads["Deployment/default/w"].Loops)
 			}
 		})
+	}
+}
+
+// TestLoopOfBarePod backs off a pod without a controller that something makes again under its name.
+func TestLoopOfBarePod(t *testing.T) {
+	s := newScene(t)
+	s.cfg.EvictBare = true
+	for i := range 4 {
+		p := s.pod(fmt.Sprint("bare", i), "node-0")
+		p.Name, p.Workload, p.Created, p.Bound = "bare", "", s.now, s.now
+		begin := s.now
+		orders := s.step()
+		for len(orders.Evict) == 0 {
+			s.now = orders.Wake
+			orders = s.step()
+		}
+		if got, want := s.now.Sub(begin), max(30*time.Second, time.Minute<<i/2); got != want {
+			t.Fatalf("eviction %d after %s; want %s", i, got, want)
+		}
+		s.outcome(orders.Evict[0], Accepted)
+		clear(s.pods)
+		s.after(time.Second)
+	}
+}
+
+// TestRestartWhileTerminating: a process that has just started orders no eviction beside one of the process before.
+func TestRestartWhileTerminating(t *testing.T) {
+	s := newScene(t)
+	s.pod("w.1", "node-0").Terminating = true
+	s.pod("w.2", "node-0")
+	s.step()
+	if got := evicted(s.after(5 * time.Minute)); got != "" || s.held("w.2") != HoldWorkloadInFlight {
+		t.Errorf("evicted = %q, Held of w.2 = %q; want none, %q", got, s.held("w.2"), HoldWorkloadInFlight)
+	}
+	if got := evicted(s.after(5 * time.Minute)); got != "w.2" { // one that does not go holds back nothing for ever
+		t.Errorf("evicted after the progress timeout = %q; want w.2", got)
+	}
+}
+
+// TestNeverReady: of a workload whose replacement never gets ready no other pod is evicted, and that is said once an hour.
+// Another replica may be lost to node pressure, or to a fence, in the same way.
+func TestNeverReady(t *testing.T) {
+	s := newScene(t)
+	const workload = "Deployment/default/w"
+	for _, uid := range []string{"w.1", "w.2", "w.3"} {
+		s.pod(uid, "node-0")
+	}
+	s.workloads[workload] = Workload{Desired: 3, Ready: 3}
+	s.step()
+	orders := s.after(30 * time.Second)
+	if got := evicted(orders); got != "w.1" {
+		t.Fatalf("evicted = %q; want w.1", got)
+	}
+	s.outcome(orders.Evict[0], Accepted)
+	s.workloads[workload] = Workload{Desired: 3, Ready: 2}
+	s.step()
+	delete(s.pods, "w.1")
+	if at := s.run(24*time.Hour, nil); len(at) > 0 {
+		t.Errorf("evictions after %v; want none", at)
+	}
+	if s.held("w.2") != HoldWorkloadNotReady || s.held("w.3") != HoldWorkloadNotReady {
+		t.Errorf("Held = %q, %q; want %q", s.held("w.2"), s.held("w.3"), HoldWorkloadNotReady)
+	}
+	if got := s.count(EventNotEvicted); got < 23 || got > 24 {
+		t.Errorf("events in a day = %d; want one an hour", got)
+	}
+	s.workloads[workload] = Workload{Desired: 3, Ready: 3}
+	if got := evicted(s.after(time.Second)); got != "w.2" {
+		t.Errorf("evicted when ready = %q; want w.2", got)
 	}
 }
 

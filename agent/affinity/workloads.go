@@ -17,10 +17,11 @@ const (
 	loopMemory = 6 * time.Hour
 )
 
-// slot identifies what has at most one eviction in flight: the workload, or a pod without one.
+// slot identifies what has at most one eviction in flight: the workload, or without one the name of the pod, which is
+// also that of its replacement if something makes it again.
 func slot(p *Pod) string {
 	if p.Workload == "" {
-		return "pod/" + string(p.UID)
+		return "pod/" + p.Namespace + "/" + p.Name
 	}
 	return p.Workload
 }
@@ -56,6 +57,13 @@ func (r *run) endFlights() {
 		}
 	}
 	r.busyNodes, r.busyWorkloads = map[string]bool{}, map[string]bool{}
+	limit := max(r.in.Config.ProgressTimeout, outcomeTimeout)
+	for _, c := range r.candidates {
+		// A process that has started since may have evicted it.
+		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.Since.Add(limit)) {
+			r.busyWorkloads[slot(c.pod)] = true
+		}
+	}
 	for key, b := range r.workloads {
 		if b.InFlight == "" {
 			continue
@@ -64,7 +72,7 @@ func (r *run) endFlights() {
 		switch {
 		case !b.Accepted && !r.waiting(b.OrderedAt.Add(outcomeTimeout)):
 			r.refuse(b, c, Outcome{Pod: b.InFlight, Kind: RequestError, Message: "no outcome", At: r.now})
-		case b.Accepted && (c == nil || !r.waiting(b.EvictedAt.Add(max(r.in.Config.ProgressTimeout, outcomeTimeout)))):
+		case b.Accepted && (c == nil || !r.waiting(b.EvictedAt.Add(limit))):
 			b.InFlight, b.ID = "", ""
 		}
 		if b.InFlight == "" {
@@ -84,19 +92,21 @@ func (r *run) findLoops() {
 	for _, c := range r.candidates {
 		b := c.backoff
 		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
-			c.pod.Created.Before(b.EvictedAt.Add(-clockSkew)) {
+			c.v.Since.Before(b.OrderedAt) {
 			continue
 		}
 		bound := c.pod.Bound
 		if bound.IsZero() {
 			bound = c.pod.Created
 		}
+		// The pod's times are of other clocks. What was seen of its binding needs none.
+		replacement := !c.pod.Created.Before(b.EvictedAt.Add(-clockSkew))
 		switch {
-		case c.v.Since.Sub(bound) <= bindingWindow:
+		case c.pod.AtBinding, replacement && c.v.Since.Sub(bound) <= bindingWindow:
 			b.Loops++
 			b.LoopOf = b.EvictedAt
 			b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
-		case !c.pod.Bound.IsZero():
+		case replacement && !c.pod.Bound.IsZero():
 			placed[b] = true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/evictd/evictd/agent/affinity/extender"
+	"github.com/evictd/evictd/agent/controller/serving"
 )
 
 // registerExtender returns the handler of the scheduler extender, which answers from the manager's cache of Nodes, and
@@ -23,7 +24,7 @@ func registerExtender(ctx context.Context, m manager.Manager, o *Options) (*exte
 	if err := nodes.watch(ctx, m.GetCache()); err != nil {
 		return nil, err
 	}
-	h := extender.New(nodes, o.Log)
+	h := extender.New(nodes, serving.ClientOf, o.Log)
 	for _, c := range h.Collectors() {
 		if err := ctrlmetrics.Registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of the extender: %w", err)

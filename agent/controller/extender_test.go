@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,7 +59,7 @@ func TestNodeNames(t *testing.T) {
 func TestExtenderAddress(t *testing.T) {
 	nodes := &nodeNames{nodes: map[string]*corev1.Node{}, synced: func() bool { return true }}
 	bodies := serving.NewBodies(serving.NewMetrics(&serving.Certificate{}))
-	h := webhookHandler(bodies, extender.New(nodes, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
+	h := webhookHandler(bodies, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
 	const body = `{"Pod":{},"NodeNames":["a","b"]}`
 	for _, tt := range []struct {
 		path   string
@@ -77,4 +80,44 @@ func TestExtenderAddress(t *testing.T) {
 			t.Errorf("POST %s of %d bytes = %d %s; want %d %s", tt.path, tt.length, w.Code, w.Body, tt.status, tt.answer)
 		}
 	}
+}
+
+// meeting is a body that ends after all of its group have begun.
+type meeting struct {
+	io.Reader
+	begun *sync.WaitGroup
+	once  sync.Once
+}
+
+func (m *meeting) Read(b []byte) (int, error) {
+	m.once.Do(func() { m.begun.Done(); m.begun.Wait() })
+	return m.Reader.Read(b)
+}
+
+// TestTwoSchedulers: two schedulers of one host are answered at once, also with whole Nodes of 10 MiB.
+func TestTwoSchedulers(t *testing.T) {
+	nodes := &nodeNames{nodes: map[string]*corev1.Node{}, synced: func() bool { return true }}
+	bodies := serving.NewBodies(serving.NewMetrics(&serving.Certificate{}))
+	h := webhookHandler(bodies, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
+	const head, tail = `{"Pod":{"metadata":{"annotations":{"evictd.io/required-during-execution":"{\"nodeSelectorTerms\":[{\"matchFields\":` +
+		`[{\"key\":\"metadata.name\",\"operator\":\"In\",\"values\":[\"a\"]}]}]}"}}},"Nodes":{"items":[{"metadata":{"name":"a"}},` +
+		`{"metadata":{"name":"b","annotations":{"large":"`, `"}}}]}}`
+	body := head + strings.Repeat("x", 10<<20-len(head)-len(tail)) + tail
+	var begun, ended sync.WaitGroup
+	begun.Add(2)
+	for i := range 2 {
+		ended.Go(func() {
+			m := &meeting{Reader: strings.NewReader(body), begun: &begun}
+			defer m.once.Do(begun.Done) // a refused one does not begin
+			r := httptest.NewRequest(http.MethodPost, "/extender/filter", m)
+			r.Header.Set("Content-Type", "application/json")
+			r.ContentLength, r.RemoteAddr = int64(len(body)), fmt.Sprint("192.0.2.1:", 1000+i)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), `{"Nodes":{"items":[{"metadata":{"name":"a"}}]}`) {
+				t.Errorf("scheduler %d: %d %.200s; want node a", i, w.Code, w.Body)
+			}
+		})
+	}
+	ended.Wait()
 }

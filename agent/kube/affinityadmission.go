@@ -30,7 +30,7 @@ const (
 	AffinityWorkload = "workload"
 	// AffinityRate: too many pods were rejected in the last minute, or too many wait.
 	AffinityRate = "rate"
-	// AffinityLate: it was not decided soon enough after the binding.
+	// AffinityLate: it was not decided soon enough after the binding, or another client kept changing it.
 	AffinityLate = "late"
 	// AffinityRefused: the API server has refused to mark it Failed.
 	AffinityRefused = "refused"

@@ -91,6 +91,19 @@ var alertCases = []alertCase{
 	{"EvictdNodeFenceHeld", []alertSeries{{`evictd_fence_held{reason="TooManyUnhealthy"}`, "0x30 1x10", "0x37 1x3"}}},
 	{"EvictdAffinityStorm", []alertSeries{{`evictd_affinity_held{reason="Storm"}`, "0x30 3x10", "0x37 3x3"}}},
 	{"EvictdAffinityRefused", []alertSeries{{`evictd_affinity_held{reason="Refused"}`, "0x5 1x35", "0x20 1x20"}}},
+	{"EvictdAffinityLoop", []alertSeries{{`evictd_affinity_held{reason="Loop"}`, "0x30 1x10", "0x37 1x3"}}},
+	{"EvictdAffinityServerFails", []alertSeries{{`evictd_affinity_extender_requests_total{result="aborted"}`, "0+1x40", never}}},
+	{"EvictdAffinityServerFails", []alertSeries{{`evictd_affinity_admissions_total{result="panic"}`, "0+1x40", never}}},
+	{"EvictdAffinityServerFails", []alertSeries{ // quiet: pods that match no node
+		{`evictd_affinity_extender_requests_total{result="panic"}`, "0+1x40", never},
+		{`evictd_affinity_extender_requests_total{result="no-node"}`, "0+1x40", "0+1x40"},
+	}},
+	{"EvictdAffinityServerOverloaded", []alertSeries{{`evictd_affinity_extender_requests_total{result="busy"}`, once, never}}},
+	{"EvictdAffinityServerOverloaded", []alertSeries{{`evictd_webhook_refused_total{reason="connections"}`, once, never}}},
+	{"EvictdExtenderWholeNodes", []alertSeries{{`evictd_affinity_extender_whole_nodes_total`, "0x20 1x20", never}}},
+	{"EvictdWebhookCertificateProblem", []alertSeries{{`evictd_webhook_certificate_problem`, "0x20 1x20", "0x30 1x10"}}},
+	{"EvictdWebhookCertificateExpires", []alertSeries{{`evictd_webhook_certificate_expiry_timestamp_seconds`, "604800x40", "700000x40"}}},
+	{"EvictdWebhookCertificateExpires", []alertSeries{{`evictd_webhook_certificate_expiry_timestamp_seconds`, "0x40", "700000x40"}}},
 	{"EvictdAffinityInvalid", []alertSeries{
 		{`evictd_affinity_invalid_annotations`, "0x30 1x10", "0x37 1x3"}, {`evictd_affinity_config_problems`, "0x40", "0x40"},
 	}},
@@ -295,7 +308,8 @@ func (r *rig) startController() string {
 	buildInto(r.t, r.dir, "./cmd/evictd-controller")
 	address := freeAddress(r.t)
 	r.start("evictd-controller", filepath.Join(r.dir, "evictd-controller"), nil,
-		"--kubeconfig", r.adminConfig("controller", adminToken), "--metrics-address", address, "--leader-elect=false")
+		"--kubeconfig", r.adminConfig("controller", adminToken), "--metrics-address", address,
+		"--leader-elect=false", "--webhook-address", freeAddress(r.t))
 	return address
 }
 

@@ -12,7 +12,7 @@
 //     the cache does not know. It is not guessed whether it matches.
 //   - A pod whose annotation does not parse matches no node, for the reason that the event NodeAffinityInvalid has.
 //   - Pods of DaemonSets match all nodes: those that their DaemonSet makes for the others would wait for ever.
-//   - Bodies, names, answers, times and requests in flight are bounded, the last for each address, so that a pod that can
+//   - Bodies, names, answers, times and requests in flight are bounded, the last for each client, so that a pod that can
 //     connect does not keep the scheduler out. Answers have no data but the request's and what did not match: the
 //     scheduler needs no credentials.
 package extender

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -81,7 +82,13 @@ func marshal(t testing.TB, v any) []byte {
 	return text
 }
 
-func newHandler(nodes Nodes) *Handler { return New(nodes, slog.New(slog.DiscardHandler)) }
+func newHandler(nodes Nodes) *Handler {
+	client := func(remote string) netip.Addr {
+		address, _ := netip.ParseAddrPort(remote) // that of a pipe is none
+		return address.Addr()
+	}
+	return New(nodes, client, slog.New(slog.DiscardHandler))
+}
 
 // post posts a body and returns the status and the answer.
 func post(h http.Handler, body []byte) (int, []byte) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -36,6 +37,7 @@ type Nodes interface {
 // Handler answers the verb filter. It may be called concurrently.
 type Handler struct {
 	nodes   Nodes
+	client  func(remote string) netip.Addr
 	log     *slog.Logger
 	metrics *metrics
 	limit   limiter
@@ -46,9 +48,11 @@ type Handler struct {
 	panicked time.Time // when the last panic was logged
 }
 
-// New returns a handler.
-func New(nodes Nodes, log *slog.Logger) *Handler {
-	return &Handler{nodes: nodes, log: log, metrics: newMetrics(), buffers: sync.Pool{New: func() any { return new(buffer) }}}
+// New returns a handler. The function client returns whom a remote address belongs to.
+func New(nodes Nodes, client func(remote string) netip.Addr, log *slog.Logger) *Handler {
+	return &Handler{
+		nodes: nodes, client: client, log: log, metrics: newMetrics(), buffers: sync.Pool{New: func() any { return new(buffer) }},
+	}
 }
 
 // buffer is the memory of a request.
@@ -83,11 +87,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (how result) {
 	if !h.nodes.Synced() {
 		return refuse(w, http.StatusServiceUnavailable, "the cache of Nodes is not complete", resultNotReady)
 	}
-	address := addressOf(r.RemoteAddr)
-	if !h.limit.begin(address) {
+	client := h.client(r.RemoteAddr)
+	if !h.limit.begin(client) {
 		return refuse(w, http.StatusServiceUnavailable, "too many requests in flight", resultBusy)
 	}
-	defer h.limit.end(address)
+	defer h.limit.end(client)
 	b := h.buffers.Get().(*buffer)
 	defer h.keep(b)
 	return h.read(w, r, b)
@@ -118,6 +122,10 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, b *buffer) result
 	control := http.NewResponseController(w)
 	deadline := time.Now().Add(transferTimeout)
 	_, _ = control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline.Add(transferTimeout))
+	if r.ContentLength > 0 {
+		// ReadFrom has room for MinRead bytes when it meets the end. Growing by the way doubles the memory each time.
+		b.body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
 	b.limited = io.LimitedReader{R: r.Body, N: MaxBody + 1}
 	if _, err := b.body.ReadFrom(&b.limited); err != nil {
 		return refuse(w, http.StatusRequestTimeout, "the body could not be read", resultAborted)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -174,12 +175,12 @@ func (broken) Node(string) *corev1.Node { panic("broken") }
 
 func TestPanic(t *testing.T) {
 	h := newHandler(broken{})
-	for range maxOfAddress + 1 { // the limit is given back
+	for range maxOfClient + 1 { // the limit is given back
 		if status, answer := post(h, marshal(t, args(newPod(requires), "a"))); status != http.StatusInternalServerError {
 			t.Fatalf("status = %d %s; want %d after a panic", status, answer, http.StatusInternalServerError)
 		}
 	}
-	if results := counted(h); len(results) != maxOfAddress+1 || results[0] != resultPanic {
+	if results := counted(h); len(results) != maxOfClient+1 || results[0] != resultPanic {
 		t.Errorf("counted %v; want %s only", results, resultPanic)
 	}
 }
@@ -214,14 +215,14 @@ func TestInFlight(t *testing.T) {
 		}
 		var slow []*io.PipeWriter
 		var peers sync.WaitGroup
-		for i := range maxOfAddress {
+		for i := range maxOfClient {
 			pr, pw := io.Pipe()
 			slow = append(slow, pw)
 			peers.Go(func() { ask(fmt.Sprint("192.0.2.1:", 1000+i), pr) })
 		}
 		synctest.Wait()
 		if status := ask("192.0.2.1:2000", bytes.NewReader(body)); status != http.StatusServiceUnavailable {
-			t.Errorf("status = %d; want %d with %d requests of the address", status, http.StatusServiceUnavailable, maxOfAddress)
+			t.Errorf("status = %d; want %d with %d requests of the address", status, http.StatusServiceUnavailable, maxOfClient)
 		}
 		if status := ask("192.0.2.2:2000", bytes.NewReader(body)); status != http.StatusOK {
 			t.Errorf("status of another address = %d; want %d", status, http.StatusOK)
@@ -233,7 +234,7 @@ func TestInFlight(t *testing.T) {
 		if status := ask("192.0.2.1:2000", bytes.NewReader(body)); status != http.StatusOK {
 			t.Errorf("status = %d; want %d after the others have ended", status, http.StatusOK)
 		}
-		want := append([]result{resultMatched, resultMatched, resultBusy}, slices.Repeat([]result{resultAborted}, maxOfAddress)...)
+		want := append([]result{resultMatched, resultMatched, resultBusy}, slices.Repeat([]result{resultAborted}, maxOfClient)...)
 		if results := counted(h); !slices.Equal(results, want) {
 			t.Errorf("counted %v; want %v", results, want)
 		}
@@ -244,18 +245,32 @@ func TestInFlight(t *testing.T) {
 func TestTotalInFlight(t *testing.T) {
 	var l limiter
 	for i := range maxInFlight {
-		if !l.begin(fmt.Sprint(i)) {
+		if !l.begin(netip.AddrFrom4([4]byte{byte(i)})) {
 			t.Fatalf("begin %d = false; want true", i)
 		}
 	}
-	if l.begin("another") {
+	if l.begin(netip.Addr{}) {
 		t.Errorf("begin = true with %d in flight; want false", maxInFlight)
 	}
 	for i := range maxInFlight {
-		l.end(fmt.Sprint(i))
+		l.end(netip.AddrFrom4([4]byte{byte(i)}))
 	}
 	if len(l.of) != 0 || l.total != 0 {
 		t.Errorf("after the end: %v, %d; want nothing", l.of, l.total)
+	}
+}
+
+// TestBodyMemory: a body is read into memory of its length, not of the power of two above.
+func TestBodyMemory(t *testing.T) {
+	h := newHandler(nodesOf(newNode("a", "valid")))
+	text := append(bytes.Repeat([]byte{' '}, 10<<20), marshal(t, args(newPod(requires), "a"))...)
+	r := httptest.NewRequest(http.MethodPost, "/filter", bytes.NewReader(text))
+	b := new(buffer)
+	if how := h.read(httptest.NewRecorder(), r, b); how != resultMatched {
+		t.Fatalf("read = %s; want %s", how, resultMatched)
+	}
+	if got, most := b.body.Cap(), len(text)*105/100; got > most {
+		t.Errorf("the buffer of a body of %d bytes has %d; want at most %d", len(text), got, most)
 	}
 }
 

@@ -28,9 +28,10 @@ const (
 	invalid    result = "invalid"    // the pod stays as it is, because the annotation or the selector can't be read
 	denied     result = "denied"     // the selector would be too large
 	malformed  result = "malformed"  // the request is no AdmissionReview
+	panicked   result = "panic"
 )
 
-var allResults = []result{restricted, unchanged, invalid, denied, malformed}
+var allResults = []result{restricted, unchanged, invalid, denied, malformed, panicked}
 
 // Handler answers AdmissionReviews. Its metrics are those that it collects.
 type Handler struct {
@@ -52,10 +53,14 @@ func New() *Handler {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answer, result, err := h.answer(w, r)
+	answer, result, err := h.answer(w, r, review)
 	h.reviews.WithLabelValues(string(result)).Inc()
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		status := http.StatusBadRequest
+		if result == panicked {
+			status = http.StatusInternalServerError
+		}
+		http.Error(w, err.Error(), status)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -63,8 +68,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// answer returns the AdmissionReview that answers the request. An error says why the request is none.
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request) ([]byte, result, error) {
+// answer returns the AdmissionReview that answers the request, as review decides. An error says why the request is none.
+// A panic is one: a text must not end unseen what has been asked.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, result, error)) (text []byte, how result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			text, how, err = nil, panicked, fmt.Errorf("internal error: %v", p)
+		}
+	}()
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, malformed, fmt.Errorf("content type is %q; want application/json", r.Header.Get("Content-Type"))
 	}

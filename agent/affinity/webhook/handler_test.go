@@ -96,6 +96,16 @@ func send(tb testing.TB, h *Handler, kind, body string) (*admissionv1.AdmissionR
 	return out.Response, ""
 }
 
+// A panic is an answer, and is counted.
+func TestPanic(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/mutate/pods", strings.NewReader("{}"))
+	r.Header.Set("Content-Type", "application/json")
+	_, how, err := New().answer(httptest.NewRecorder(), r, func([]byte) ([]byte, result, error) { panic("test") })
+	if how != panicked || err == nil || !strings.Contains(err.Error(), "test") {
+		t.Errorf("answer of a panic = %s, %v; want %s with its text", how, err, panicked)
+	}
+}
+
 // patched returns the object with a JSON patch of additions.
 func patched(tb testing.TB, object any, patch []byte) *corev1.Pod {
 	tb.Helper()

@@ -75,7 +75,7 @@ func (x *index) Add(object any) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.put(p)
+	x.put(p, true)
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (x *index) Replace(list []any, _ string) error {
 		}
 	}
 	for _, p := range fresh {
-		x.put(p)
+		x.put(p, false)
 	}
 	select {
 	case <-x.synced:
@@ -126,10 +126,12 @@ func (x *index) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (x *index) Resync() error { return nil }
 
-func (x *index) put(p *pod) {
-	earlier, since := x.pods[p.key()], time.Time{}
-	if earlier != nil && earlier.UID == p.UID && earlier.node == p.node && earlier.shape == p.shape {
-		since = x.violating[earlier].since
+// put has a pod. watched says that it is of the watch and not of a list: one that is new on its node was just bound.
+func (x *index) put(p *pod, watched bool) {
+	earlier, before := x.pods[p.key()], violation{}
+	there := earlier != nil && earlier.UID == p.UID && earlier.node == p.node
+	if there && earlier.shape == p.shape {
+		before = x.violating[earlier]
 	}
 	x.remove(p.key())
 	x.pods[p.key()] = p
@@ -144,8 +146,10 @@ func (x *index) put(p *pod) {
 		p.place = len(n.pods)
 		n.pods = append(n.pods, p)
 		x.compare(p, n.object, nil)
-		if v, ok := x.violating[p]; ok && !since.IsZero() {
-			v.since = since
+		if v, ok := x.violating[p]; ok {
+			if v.atBinding = watched && !there; !before.since.IsZero() {
+				v.since, v.atBinding = before.since, before.atBinding
+			}
 			x.violating[p] = v
 		}
 	}
@@ -246,7 +250,7 @@ func (x *index) compare(p *pod, object *corev1.Node, verdicts map[*shape]affinit
 	if !violated {
 		since = time.Now()
 	}
-	x.violating[p] = violation{p, v, since}
+	x.violating[p] = violation{p, v, since, before.atBinding}
 	x.touched()
 }
 
@@ -288,6 +292,8 @@ type violation struct {
 	verdict affinity.Verdict
 	// since is when it began to. A violation that ended and began again between two decisions is another one.
 	since time.Time
+	// atBinding says that it began when the watch showed the pod on its node for the first time.
+	atBinding bool
 }
 
 // violations returns the pods that violate, those whose annotation does not parse, and, unless both are empty, all

@@ -136,6 +136,43 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestAtBinding: a pod of the watch that violates when it is new on its node was bound to one that violated already, as
+// far as its violation lasts. One of a list may have been there.
+func TestAtBinding(t *testing.T) {
+	x := newIndex(func() {})
+	x.setNode(testNode("a", "expired"))
+	x.setNode(testNode("b", "valid"))
+	if err := x.Replace([]any{testPod("listed", "a", "web", valid), testPod("pending", "", "web", valid)}, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*corev1.Pod{
+		testPod("listed", "a", "web", valid), testPod("pending", "a", "web", valid), testPod("new", "a", "web", valid), testPod("later", "b", "web", valid),
+	} {
+		for range 2 { // an update changes nothing
+			if err := x.Add(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	x.setEnforceIgnored(true)
+	check := func(step string, want map[string]bool) {
+		t.Helper()
+		got := map[string]bool{}
+		list, _, _ := x.violations()
+		for _, v := range list {
+			got[v.Name] = v.atBinding
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: violations at binding: %v; want %v", step, got, want)
+		}
+	}
+	x.setNode(testNode("b", "expired"))
+	check("first", map[string]bool{"listed": false, "pending": true, "new": true, "later": false})
+	x.setNode(testNode("a", "valid"))
+	x.setNode(testNode("a", "expired"))
+	check("label back and gone", map[string]bool{"listed": false, "pending": false, "new": false, "later": false})
+}
+
 // Equal requirements are one, and are freed with their last pod.
 func TestShapes(t *testing.T) {
 	x := newIndex(func() {})

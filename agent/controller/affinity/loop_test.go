@@ -2,6 +2,7 @@ package affinity
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/affinity"
 )
@@ -35,8 +38,12 @@ type cluster struct {
 	// requests are the evictions that were sent, and delay is how long each takes.
 	requests chan string
 	delay    time.Duration
-	mu       sync.Mutex
-	events   []string
+	// refusal is the Status with which each is refused, if it is set.
+	refusal string
+	// renews has the Leases of all nodes renewed at any time.
+	renews bool
+	mu     sync.Mutex
+	events []string
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -46,10 +53,31 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // newCluster has the nodes a and b, of which b has the licence. Pods without a controller are evicted.
 func newCluster(t *testing.T, mode Mode) *cluster {
 	t.Helper()
-	c := &cluster{t: t, client: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(), requests: make(chan string, 1000)}
+	c := &cluster{t: t, requests: make(chan string, 1000)}
+	c.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, inner client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := inner.Get(ctx, key, o, options...)
+			if lease, ok := o.(*coordinationv1.Lease); ok && c.renews {
+				lease.Spec.RenewTime = new(metav1.NowMicro())
+			}
+			return err
+		},
+	}).Build()
 	core, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		c.requests <- r.URL.Path
 		time.Sleep(c.delay)
+		c.mu.Lock()
+		refusal := c.refusal
+		c.mu.Unlock()
+		if refusal != "" {
+			var s metav1.Status
+			if err := json.Unmarshal([]byte(refusal), &s); err != nil {
+				return nil, err
+			}
+			return &http.Response{
+				StatusCode: int(s.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(refusal)),
+			}, nil
+		}
 		return &http.Response{
 			StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
 			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)),
@@ -196,6 +224,72 @@ func TestLoop(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A refusal that never ends is met with ever fewer requests, and one event an hour. The budget lets go in the end.
+func TestEndlessRefusals(t *testing.T) {
+	for name, refusal := range map[string]string{
+		"409 storm": status(409, "Conflict", "the object has been modified; please apply your changes to the latest version", ""),
+		"PodDisruptionBudget": status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.",
+			`"causes":[{"reason":"DisruptionBudget","message":"needs 1"}]`),
+		"API server down": status(503, "ServiceUnavailable", "shutting down", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, Enforce)
+				c.refusal, c.renews = refusal, true
+				c.pod("p", "a")
+				c.start()
+				time.Sleep(time.Hour)
+				// 5, 10 … 160 s, and then 4 to 5 min.
+				if n := len(strings.Fields(c.sent())); n < 15 || n > 22 {
+					t.Errorf("%d requests in the first hour; want 15 to 22", n)
+				}
+				time.Sleep(2 * time.Hour)
+				if n := len(strings.Fields(c.sent())); n < 24 || n > 30 {
+					t.Errorf("%d requests in two hours; want one in 4 to 5 min", n)
+				}
+				events := 0
+				for _, reason := range c.reported() {
+					if reason == affinity.EventNotEvicted {
+						events++
+					}
+				}
+				if events != 3 {
+					t.Errorf("%d events in three hours; want 3", events)
+				}
+				c.mu.Lock()
+				c.refusal = ""
+				c.mu.Unlock()
+				time.Sleep(6 * time.Minute)
+				if got := c.sent(); got != evictionOfP {
+					t.Errorf("evictions when nothing refuses %q; want %q", got, evictionOfP)
+				}
+			})
+		})
+	}
+}
+
+// A watch that shows no change any more evicts no pod: what is read live decides. It is looked at once in a debounce.
+func TestStaleWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, Enforce)
+		c.pod("p", "a")
+		n := testNode("a", "valid")
+		if err := c.client.Update(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		c.renews = true
+		c.start()
+		time.Sleep(time.Hour)
+		if got := c.sent(); got != "" {
+			t.Errorf("evictions %q; want none", got)
+		}
+		ended := testutil.ToFloat64(c.loop.metrics.evictions.WithLabelValues(string(affinity.Changed)))
+		if ended < 60 || ended > 121 {
+			t.Errorf("%v evictions in an hour were not sent; want at most one in 30 s", ended)
+		}
+	})
 }
 
 // The last violation is forgotten when it ends, not at the next one.

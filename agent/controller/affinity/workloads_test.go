@@ -110,16 +110,23 @@ func TestConfirm(t *testing.T) {
 			p := s.pod("p2", "old", true)
 			p.DeletionTimestamp, p.Finalizers = new(metav1.Now()), []string{"example.com/x"}
 		}, "1 of 2 replicas ready", ""},
-		"of another":        {func(s *scaled) { s.pod("p2", "foreign", true) }, "1 of 2 replicas ready", ""},
-		"budget":            {func(s *scaled) { s.budget(map[string]string{"app": "web"}) }, "", ""},
-		"budget of others":  {func(s *scaled) { s.budget(map[string]string{"app": "db"}) }, "1 of 2 replicas ready", ""},
-		"scale fails":       {func(s *scaled) { s.fails = "Unstructured" }, "", "read the replicas of Deployment default/web"},
-		"ReplicaSet fails":  {func(s *scaled) { s.fails = "PartialObjectMetadata" }, "", "read ReplicaSet default/old"},
-		"budgets fail":      {func(s *scaled) { s.fails = "PodDisruptionBudgetList" }, "", "list the PodDisruptionBudgets"},
-		"pods fail":         {func(s *scaled) { s.fails = "PodList" }, "", "list the pods"},
-		"workload replaced": {func(s *scaled) { s.uid = "other" }, "", "it was replaced"},
-		"set replaced":      {func(s *scaled) { s.objects[0].SetUID("other") }, "", "it was replaced"},
-		"adopted":           {func(s *scaled) { s.objects[0].SetOwnerReferences(nil) }, "", "ReplicaSet default/old"},
+		"lost to node pressure": {func(s *scaled) {
+			s.pod("p2", "old", true).Status.Phase, s.pod("p3", "new", false).Status.Phase = corev1.PodFailed, corev1.PodPending
+		}, "1 of 2 replicas ready", ""},
+		"on a node that is fenced": {func(s *scaled) {
+			s.pod("p2", "old", true).Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+		}, "1 of 2 replicas ready", ""},
+		"workload deleted, pods left": {func(s *scaled) { s.objects = s.objects[2:] }, "", "not found"},
+		"of another":                  {func(s *scaled) { s.pod("p2", "foreign", true) }, "1 of 2 replicas ready", ""},
+		"budget":                      {func(s *scaled) { s.budget(map[string]string{"app": "web"}) }, "", ""},
+		"budget of others":            {func(s *scaled) { s.budget(map[string]string{"app": "db"}) }, "1 of 2 replicas ready", ""},
+		"scale fails":                 {func(s *scaled) { s.fails = "Unstructured" }, "", "read the replicas of Deployment default/web"},
+		"ReplicaSet fails":            {func(s *scaled) { s.fails = "PartialObjectMetadata" }, "", "read ReplicaSet default/old"},
+		"budgets fail":                {func(s *scaled) { s.fails = "PodDisruptionBudgetList" }, "", "list the PodDisruptionBudgets"},
+		"pods fail":                   {func(s *scaled) { s.fails = "PodList" }, "", "list the pods"},
+		"workload replaced":           {func(s *scaled) { s.uid = "other" }, "", "it was replaced"},
+		"set replaced":                {func(s *scaled) { s.objects[0].SetUID("other") }, "", "it was replaced"},
+		"adopted":                     {func(s *scaled) { s.objects[0].SetOwnerReferences(nil) }, "", "ReplicaSet default/old"},
 	} {
 		s := newScaled()
 		s.pod("p1", "old", true)

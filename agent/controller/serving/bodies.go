@@ -10,8 +10,9 @@ const (
 	// smallBody is the length up to which a body is not counted: all connections together have few of them.
 	smallBody = 64 << 10
 	// maxBodies bounds the length of all larger bodies that are being handled, and maxClientBodies that of one client: a
-	// request of the greatest length that any handler takes. It takes four clients to keep the others out.
-	maxBodies, maxClientBodies = 64 << 20, 16 << 20
+	// request of the greatest length that any handler takes, or two of 10 MiB, since two schedulers of one host have one
+	// address. It takes three clients to leave the others almost no room.
+	maxBodies, maxClientBodies = 64 << 20, 21 << 20
 )
 
 // Bodies bounds the memory that the bodies of requests use.
@@ -45,7 +46,7 @@ func (b *Bodies) Bound(limit int64, next http.Handler) http.Handler {
 			return
 		}
 		if r.ContentLength > smallBody {
-			client := clientOf(r.RemoteAddr)
+			client := ClientOf(r.RemoteAddr)
 			if !b.reserve(client, r.ContentLength) {
 				b.refuse(w, refusedBodies, http.StatusServiceUnavailable)
 				return

@@ -40,7 +40,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &boundedConn{Conn: conn, listener: l, client: clientOf(conn.RemoteAddr().String())}
+	c := &boundedConn{Conn: conn, listener: l, client: ClientOf(conn.RemoteAddr().String())}
 	if displaced := l.add(c); displaced != nil {
 		l.metrics.refused(refusedConnections)
 		displaced.Close()
@@ -91,9 +91,9 @@ func (l *boundedListener) remove(c *boundedConn) {
 	}
 }
 
-// clientOf returns whom a remote address belongs to: an IPv4 address, or the network of an IPv6 address, of which one
+// ClientOf returns whom a remote address belongs to: an IPv4 address, or the network of an IPv6 address, of which one
 // client has many.
-func clientOf(remote string) netip.Addr {
+func ClientOf(remote string) netip.Addr {
 	address, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return netip.Addr{}

@@ -395,8 +395,8 @@ func TestClientOf(t *testing.T) {
 		"192.0.2.1:1": "192.0.2.1", "[::ffff:192.0.2.1]:1": "192.0.2.1", "[2001:db8:0:1:2:3:4:5]:1": "2001:db8:0:1::",
 		"[fe80::1%eth0]:1": "fe80::", "pipe": "invalid IP", "": "invalid IP",
 	} {
-		if got := clientOf(remote).String(); got != want {
-			t.Errorf("clientOf(%q) = %s; want %s", remote, got, want)
+		if got := ClientOf(remote).String(); got != want {
+			t.Errorf("ClientOf(%q) = %s; want %s", remote, got, want)
 		}
 	}
 }

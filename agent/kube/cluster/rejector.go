@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,9 @@ const (
 	// kubelet's undoing, for rejectedKept each.
 	maxArrivals, maxRejected = 64, 64
 	rejectedKept             = 5 * time.Minute
+	// maxConflicts is how often a pod that another client changes at the same time is tried again. The kubelet writes
+	// the status of a new pod a few times.
+	maxConflicts = 5
 )
 
 // counter counts the results of affinity admission. [kube.Feed] implements it.
@@ -38,8 +42,10 @@ type Rejector struct {
 	mu       sync.Mutex
 	arrivals []arrival
 	rejected map[string]*rejection // by UID
-	limits   affinityLimits
-	refusal  string // the last refusal of the API server, as it was logged; empty after a rejection
+	// limits bounds the rejections, and dryLimits those of a dry run, which leaves all of limits to what is enforced
+	// later.
+	limits, dryLimits affinityLimits
+	refusal           string // the last refusal of the API server, as it was logged; empty after a rejection
 }
 
 // arrival is a pod that waits for its decision.
@@ -49,6 +55,9 @@ type arrival struct {
 	decided time.Time
 	// sent is set if a rejection was sent, answered or not.
 	sent bool
+	// tries and conflicts count those that failed, and notBefore is the time of the next one.
+	tries, conflicts int
+	notBefore        time.Time
 }
 
 // isRejected reports whether a pod has the rejection of this arrival.
@@ -61,9 +70,11 @@ func (a *arrival) isRejected(p *corev1.Pod) bool {
 type rejection struct {
 	arrival
 	message string
-	// writes is how often the rejection was written, and again is set if it must be written again.
-	writes int
-	again  bool
+	// writes is how often the rejection was written. again is set if it must be written again, and version is then the
+	// resource version of the pod that was seen.
+	writes  int
+	again   bool
+	version string
 }
 
 // NewRejector returns a Rejector with the connection and the events of a Reporter.
@@ -74,41 +85,65 @@ func NewRejector(reporter *Reporter, counter counter, log *slog.Logger) *Rejecto
 
 // Run decides about the pods that come to the node until ctx ends, one at a time: the bounds count what was decided.
 func (r *Rejector) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		a, again, ok := r.take()
+		a, again, wait := r.take(time.Now())
 		switch {
-		case !ok:
-			select {
-			case <-ctx.Done():
-				return
-			case <-r.wake:
-			}
 		case ctx.Err() != nil:
 			return
 		case again != nil:
 			r.assert(ctx, again)
+		case a != nil:
+			r.count(ctx, a)
 		default:
-			r.count(ctx, &a)
+			timer.Reset(wait)
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.wake:
+			case <-timer.C:
+			}
 		}
 	}
 }
 
-// take returns what is done next: a pod to decide on, or a rejection that the kubelet has undone.
-func (r *Rejector) take() (a arrival, again *rejection, ok bool) {
+// take returns what is done next: a pod to decide on, or a rejection that the kubelet has undone. If there is neither,
+// it returns the time until a pod is tried again.
+func (r *Rejector) take(now time.Time) (a *arrival, again *rejection, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, j := range r.rejected {
 		if j.again {
 			j.again = false
-			return a, j, true
+			return nil, j, 0
 		}
 	}
-	if len(r.arrivals) == 0 {
-		return a, nil, false
+	wait = affinityDeadline
+	for i := range r.arrivals {
+		if left := r.arrivals[i].notBefore.Sub(now); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		next := r.arrivals[i]
+		r.arrivals = slices.Delete(r.arrivals, i, i+1)
+		return &next, nil, 0
 	}
-	a = r.arrivals[0]
-	r.arrivals = append(r.arrivals[:0], r.arrivals[1:]...)
-	return a, nil, true
+	return nil, nil, wait
+}
+
+// retry puts a pod that could not be decided on at the end of the queue, behind the others. Its time is the time from
+// its arrival, however often it is tried.
+func (r *Rejector) retry(a *arrival, err error) {
+	a.notBefore = time.Now().Add(max(firstDelay<<min(a.tries, 10), retryAfter(err)))
+	if end := a.decided.Add(affinityDeadline); a.notBefore.After(end) {
+		a.notBefore = end
+	}
+	a.tries++
+	r.log.Debug("could not decide whether the node admits a pod; trying again", "pod", a.namespace+"/"+a.name, "error", oneLine(err.Error()))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.arrivals = append(r.arrivals, *a)
 }
 
 // arrived queues a pod that the watch shows for the first time.
@@ -127,7 +162,9 @@ func (r *Rejector) arrived(p *corev1.Pod) {
 	case len(r.arrivals) >= maxArrivals:
 		result = kube.AffinityRate
 	default:
-		r.arrivals = append(r.arrivals, arrival{string(p.UID), p.Namespace, p.Name, strings.Clone(annotation), now, false})
+		r.arrivals = append(r.arrivals, arrival{
+			uid: string(p.UID), namespace: p.Namespace, name: p.Name, annotation: strings.Clone(annotation), decided: now,
+		})
 		r.notify()
 	}
 	r.mu.Unlock()
@@ -148,8 +185,9 @@ func (r *Rejector) observe(p *corev1.Pod) {
 		return
 	}
 	s := stateOf(p)
-	if s.writes(j.decided) == j.writes && j.writes < maxWrites && !s.deleting && s.undone() && unstarted(p) {
-		j.again = true
+	// The watch may show a write before its answer is there.
+	if n := s.writes(j.decided); n >= j.writes && n < maxWrites && !s.deleting && s.undone() && unstarted(p) {
+		j.writes, j.again, j.version = n, true, p.ResourceVersion
 		r.notify()
 	}
 }
@@ -171,42 +209,47 @@ func (r *Rejector) notify() {
 	}
 }
 
-// count decides about a pod and counts the result.
+// count decides about a pod and counts the result, unless it is tried again.
 func (r *Rejector) count(ctx context.Context, a *arrival) {
-	result := r.decide(ctx, a)
+	result, again := r.decide(ctx, a)
+	if again {
+		return
+	}
 	if result != "" {
 		r.counter.CountAffinity(result)
 	}
 	r.log.Debug("decided whether the node admits a pod with a node affinity during execution", "pod", a.namespace+"/"+a.name, "result", result)
 }
 
-// decide returns the result of affinity admission; empty for a pod that is gone or exempt. Conflicts and requests that
-// may succeed later are repeated until affinityDeadline.
-func (r *Rejector) decide(parent context.Context, a *arrival) string {
-	ctx, cancel := context.WithDeadline(parent, a.decided.Add(affinityDeadline))
+// decide returns the result of affinity admission; empty for a pod that is gone or exempt. After a conflict, and a
+// request that may succeed later, the pod is tried again when the others had their turn, until affinityDeadline.
+func (r *Rejector) decide(parent context.Context, a *arrival) (result string, again bool) {
+	end := a.decided.Add(affinityDeadline)
+	if !time.Now().Before(end) {
+		return r.late(parent, a), false
+	}
+	ctx, cancel := context.WithDeadline(parent, end)
 	defer cancel()
-	for delay := firstDelay; ; delay *= 2 {
-		result, err := r.try(ctx, a)
-		if err == nil {
-			return result
-		}
-		switch outcomeOf(err) {
-		case podGone:
-			return ""
-		case refused, forbidden, tooLarge:
-			r.refuse(a, err)
-			return kube.AffinityRefused
-		}
-		r.log.Debug("could not decide whether the node admits a pod; trying again", "pod", a.namespace+"/"+a.name, "error", oneLine(err.Error()))
-		select {
-		case <-ctx.Done():
-			return r.late(parent, a)
-		case <-time.After(max(delay, retryAfter(err))):
+	result, err := r.try(ctx, a)
+	if err == nil {
+		return result, false
+	}
+	switch outcomeOf(err) {
+	case podGone:
+		return "", false
+	case refused, forbidden, tooLarge:
+		r.refuse(a, err)
+		return kube.AffinityRefused, false
+	case conflict:
+		if a.conflicts++; a.conflicts > maxConflicts {
+			return r.late(parent, a), false
 		}
 	}
+	r.retry(a, err)
+	return "", true
 }
 
-// late returns the result for a pod whose time has passed. A write without an answer may have succeeded.
+// late returns the result for a pod whose time or tries have passed. A write without an answer may have succeeded.
 func (r *Rejector) late(ctx context.Context, a *arrival) string {
 	c, p := r.reporter.link(), &corev1.Pod{}
 	if a.sent && c != nil && c.read(ctx, p, "pods", a.namespace, a.name) == nil && a.isRejected(p) {
@@ -276,12 +319,17 @@ func matched(err error) string {
 
 // reject marks a pod Failed if it is still as it was read.
 func (r *Rejector) reject(ctx context.Context, c *connection, a *arrival, p *corev1.Pod, message string) (result string, err error) {
+	dryRun := !r.reporter.enforces()
+	limits := &r.limits
+	if dryRun {
+		limits = &r.dryLimits
+	}
 	if !a.sent {
-		if result := r.limits.take(workloadOf(p), time.Now()); result != "" {
+		if result := limits.take(workloadOf(p), time.Now()); result != "" {
 			return result, nil
 		}
 	}
-	if !r.reporter.enforces() {
+	if dryRun {
 		r.log.Info("would reject a pod that does not match the node", "pod", a.namespace+"/"+a.name, "message", message, "dry_run", true)
 		return kube.AffinityWouldReject, nil
 	}
@@ -317,18 +365,25 @@ func (r *Rejector) note(a *arrival, message string) {
 }
 
 // assert writes a rejection again that the kubelet has undone: it writes the status that it had in mind when the pod
-// came. It is not repeated if it fails.
+// came. If the pod has changed since, nothing is written: the watch shows the change, and a container that has started
+// ends that. Another failure is not repeated.
 func (r *Rejector) assert(ctx context.Context, j *rejection) {
 	c := r.reporter.link()
 	if c == nil {
 		return
 	}
 	r.mu.Lock()
-	j.writes++
-	write := j.writes
+	write, version := j.writes+1, j.version
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := c.reject(ctx, &j.arrival, "", j.message, write)
+	err := c.reject(ctx, &j.arrival, version, j.message, write)
+	if outcomeOf(err) == conflict {
+		r.log.Debug("pod has changed since the kubelet had undone its rejection", "pod", j.namespace+"/"+j.name)
+		return
+	}
+	r.mu.Lock()
+	j.writes = max(j.writes, write) // also without an answer: it may have succeeded
+	r.mu.Unlock()
 	r.log.Info("kubelet had undone the rejection of a pod; wrote it again", "pod", j.namespace+"/"+j.name, "write", write, "error", err)
 }

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"strconv"
@@ -205,8 +207,14 @@ func TestRejectsInDryRun(t *testing.T) {
 	if !strings.Contains(a.log.String(), "would reject a pod") || a.sent > 0 {
 		t.Errorf("%d writes; want none, log:\n%s", a.sent, a.log.String())
 	}
+	// The bounds hold in dry run, too, and leave those of real rejections as they are.
+	web := func(name string) *corev1.Pod { return newPod(name, licence, ownedBy("ReplicaSet", "apps/v1")) }
+	a.add(web("w1"), kube.AffinityWouldReject, 5)
+	a.add(web("w2"), kube.AffinityWouldReject, 6)
+	a.add(web("w3"), kube.AffinityWorkload, 1)
 	a.SetNode(pressure(5))
-	a.add(newPod("a", licence), kube.AffinityRejected, 1)
+	a.add(web("w4"), kube.AffinityRejected, 1)
+	a.add(newPod("a", licence), kube.AffinityRejected, 2)
 }
 
 // A ReplicaSet replaces each rejected pod at once.
@@ -297,6 +305,61 @@ func TestRejectionConflicts(t *testing.T) {
 	}
 }
 
+// A pod whose owner keeps changing it is tried a bounded number of times, and another pod does not wait for that.
+func TestRejectionConflictsDontDelayOthers(t *testing.T) {
+	t.Parallel()
+	a := startAdmission(t)
+	tries := 0
+	storm := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/web-busy/status") {
+			return false
+		}
+		tries++
+		status(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+		return true
+	}
+	a.set(func() { a.fault = storm })
+	a.api.change(watch.Added, newPod("busy", licence))
+	a.until("first try", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return tries > 0 })
+	a.add(newPod("other", licence), kube.AffinityRejected, 1)
+	if n := a.result(kube.AffinityLate); n > 0 {
+		t.Errorf("the other pod was rejected after all tries of the one that changes")
+	}
+	a.until("last try", func() bool { return a.result(kube.AffinityLate) == 1 })
+	a.want("web-busy", corev1.PodPending, "")
+	if a.set(func() {}); tries != maxConflicts+1 {
+		t.Errorf("%d tries; want %d", tries, maxConflicts+1)
+	}
+}
+
+// A pod that is tried again waits, and others are decided on before. The time from its arrival bounds that.
+func TestRetry(t *testing.T) {
+	r := &Rejector{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
+	now := time.Now()
+	first, second := arrival{uid: "first", decided: now}, arrival{uid: "second", decided: now}
+	r.arrivals = []arrival{first, second}
+	a, _, _ := r.take(now)
+	if a == nil || a.uid != "first" {
+		t.Fatalf("take = %+v; want the first", a)
+	}
+	r.retry(a, errors.New("later"))
+	if a, _, _ = r.take(time.Now()); a == nil || a.uid != "second" {
+		t.Fatalf("take = %+v; want the second, while the first waits", a)
+	}
+	if a, _, wait := r.take(now); a != nil || wait <= 0 || wait > 2*firstDelay {
+		t.Errorf("take = %+v, %s; want none for %s", a, wait, firstDelay)
+	}
+	for range 20 {
+		if a, _, _ = r.take(now.Add(affinityDeadline)); a == nil || a.uid != "first" {
+			t.Fatalf("take at the deadline = %+v; want the first", a)
+		}
+		r.retry(a, errors.New("later"))
+	}
+	if wait := r.arrivals[0].notBefore.Sub(now); wait != affinityDeadline {
+		t.Errorf("last try after %s; want %s", wait, affinityDeadline)
+	}
+}
+
 // A refusal is logged once, and each pod is tried once.
 func TestRejectionRefused(t *testing.T) {
 	t.Parallel()
@@ -380,12 +443,31 @@ func TestRejectionIsWrittenAgain(t *testing.T) {
 	undo(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })
 	a.until("second write", func() bool { return strings.HasSuffix(a.pod("web-a").Annotations[annotationEvicted], "/2") })
 	a.want("web-a", corev1.PodFailed, "NodeAffinity")
+	// A rejection is not written over a status that has come since: of a container that has started, for example.
+	writes := a.sent
+	between := true
+	a.set(func() {
+		a.fault = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/pods/") && between {
+				between = false
+				p := a.pod("web-a").DeepCopy()
+				p.ResourceVersion = "between"
+				a.api.change(watch.Modified, p)
+			}
+			return false
+		}
+	})
+	undo(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })
+	a.until("third write", func() bool { return strings.HasSuffix(a.pod("web-a").Annotations[annotationEvicted], "/3") })
+	if a.set(func() {}); a.sent != writes+2 {
+		t.Errorf("%d writes; want one that conflicts, and one", a.sent-writes)
+	}
 	undo(func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	})
 	time.Sleep(100 * time.Millisecond)
-	if a.set(func() {}); a.sent != 2 {
-		t.Errorf("%d writes after a container has started; want 2", a.sent)
+	if a.set(func() {}); a.sent != writes+2 {
+		t.Errorf("%d writes after a container has started; want none", a.sent-writes-2)
 	}
 	a.api.change(watch.Deleted, a.pod("web-a"))
 	a.until("end", func() bool {
