@@ -200,7 +200,7 @@ func (e *executor) act(o *order) {
 func (e *executor) finish(o *order, kind fence.OutcomeKind, message string, ours bool) {
 	e.log.Info("act ended", "node", o.node, "intent", o.intent.ID, "method", o.method.Name, "action", o.intent.Action,
 		"outcome", kind, "message", message)
-	e.metrics.acts.WithLabelValues(string(o.intent.Action), string(kind)).Inc()
+	e.metrics.act(o.intent.Action, o.method.Executor, kind).Inc()
 	e.mu.Lock()
 	w := e.work(o.node)
 	if ours {
