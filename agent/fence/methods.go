@@ -125,7 +125,11 @@ func (r *run) next(index int, m Method) progress {
 			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
 			return waiting
 		}
-		r.skip(index, m, "its device did not tell the UUID of its machine; nothing was sent")
+		why := "its device did not tell the UUID of its machine"
+		if last.Error != "" {
+			why += ": " + last.Error
+		}
+		r.skip(index, m, why+"; nothing was sent")
 	default:
 		r.skip(index, m, "its device is not known to belong to this node; nothing was sent")
 	}
