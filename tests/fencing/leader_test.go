@@ -75,7 +75,7 @@ func useSlowAgent(t *testing.T, c *Cluster) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	must(t, os.Chmod(dir, 0o700))
-	syscall.ForkLock.RLock() // a process that is forked meanwhile would keep it open for writing
+	syscall.ForkLock.RLock() // a process that is forked now would keep it open for writing
 	err := os.WriteFile(filepath.Join(dir, "fence_slow"), fmt.Appendf(nil, slowAgent, c.Dir, dir), 0o700)
 	syscall.ForkLock.RUnlock()
 	must(t, err)
