@@ -64,15 +64,20 @@ type executor struct {
 	// objects carries out an action on objects of the cluster.
 	objects func(context.Context, *order) (fence.OutcomeKind, error)
 	// done is called when a result is there.
-	done    func(node string)
-	metrics *metrics
-	log     *slog.Logger
+	done func(node string)
+	// leads reports whether no other controller can be the leader.
+	leads func() bool
+	// stopTimeout bounds the wait for what is in flight at the end.
+	stopTimeout time.Duration
+	metrics     *metrics
+	log         *slog.Logger
 	// ctx ends with the leadership.
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	running sync.WaitGroup
 	mu      sync.Mutex
+	stopped bool // nothing begins any more
 	nodes   map[string]*work
 	devices map[string]*deviceUse
 }
@@ -97,15 +102,26 @@ type work struct {
 func newExecutor(ctx context.Context, m *metrics, log *slog.Logger) *executor {
 	ctx, cancel := context.WithCancel(ctx)
 	return &executor{
-		metrics: m, log: log, ctx: ctx, cancel: cancel,
+		metrics: m, log: log, ctx: ctx, cancel: cancel, leads: func() bool { return true }, stopTimeout: longestStop,
 		nodes: make(map[string]*work), devices: make(map[string]*deviceUse),
 	}
 }
 
-// Start implements manager.Runnable. It ends all acts and readings when ctx ends, which is at once when the leadership
-// is lost, and waits for them, but no longer than another controller waits before it may become the leader.
+// Start implements manager.Runnable. It ends all acts and readings when ctx ends.
 func (e *executor) Start(ctx context.Context) error {
 	<-ctx.Done()
+	if !e.stop() {
+		e.log.Warn("a power device has not answered; the controller ends without its answer")
+	}
+	return nil
+}
+
+// stop ends all acts and readings at once, and waits for them, but no longer than another controller waits before it
+// may become the leader. It reports whether all have ended.
+func (e *executor) stop() bool {
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
 	e.cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -114,10 +130,21 @@ func (e *executor) Start(ctx context.Context) error {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(stopTimeout):
-		e.log.Warn("a power device has not answered; the controller ends without its answer")
+		return true
+	case <-time.After(e.stopTimeout):
+		return false
 	}
-	return nil
+}
+
+// begin calls f in a goroutine, unless the executor has been stopped.
+func (e *executor) begin(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		return false
+	}
+	e.running.Go(f)
+	return true
 }
 
 func (e *executor) work(node string) *work {
@@ -162,16 +189,18 @@ func (e *executor) act(o *order) {
 		e.finish(o, fence.Refused, "act "+busy+" is in flight", false)
 		return
 	}
-	e.running.Go(func() {
+	if !e.begin(func() {
 		kind, message := e.carryOut(o)
 		e.finish(o, kind, message, true)
-	})
+	}) {
+		e.finish(o, fence.Refused, "the controller ends", true)
+	}
 }
 
 func (e *executor) finish(o *order, kind fence.OutcomeKind, message string, ours bool) {
 	e.log.Info("act ended", "node", o.node, "intent", o.intent.ID, "method", o.method.Name, "action", o.intent.Action,
 		"outcome", kind, "message", message)
-	e.metrics.acts.WithLabelValues(string(o.intent.Action), string(kind)).Inc()
+	e.metrics.act(o.intent.Action, o.method.Executor, kind).Inc()
 	e.mu.Lock()
 	w := e.work(o.node)
 	if ours {
@@ -216,9 +245,14 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 		release()
 		return fence.Refused, err.Error()
 	}
-	if ctx.Err() != nil {
+	// The timers of a process that was stopped may not have fired yet.
+	if ctx.Err() != nil || !time.Now().Before(o.intent.Deadline.Time) {
 		release()
 		return fence.Refused, "the deadline passed before the act"
+	}
+	if !e.leads() {
+		release()
+		return fence.Refused, "this controller may not be the leader any more"
 	}
 	call := d.Off
 	if o.intent.Action == fence.On {
@@ -259,7 +293,7 @@ func (e *executor) adopt(o *order) {
 	if o.intent.Deadline.After(until) {
 		until = o.intent.Deadline.Time
 	}
-	e.running.Go(func() {
+	e.begin(func() {
 		ctx, cancel := context.WithDeadline(e.ctx, until)
 		defer cancel()
 		release, err := e.acquire(ctx, o.method.Device)
@@ -284,6 +318,9 @@ func (e *executor) adopt(o *order) {
 func (e *executor) carryOutOnObjects(ctx context.Context, o *order) (kind fence.OutcomeKind, message string) {
 	if err := e.check(ctx, o); err != nil {
 		return fence.Refused, err.Error()
+	}
+	if !e.leads() {
+		return fence.Refused, "this controller may not be the leader any more"
 	}
 	kind = fence.Unknown
 	err := recovered(func() (err error) {
@@ -329,7 +366,7 @@ func (e *executor) read(node, uid string, m *fence.Method) {
 	if busy {
 		return
 	}
-	e.running.Go(func() {
+	e.begin(func() {
 		r := e.reading(node, uid, m)
 		e.metrics.readings.WithLabelValues(string(r.Power)).Inc()
 		e.log.Debug("device read", "node", node, "device", r.Device, "power", r.Power, "error", r.Error)
@@ -443,10 +480,13 @@ func (e *executor) prune(present map[string]bool) {
 // has ended; the device then stays in use until f returns.
 func (e *executor) bounded(ctx context.Context, release func(), f func() error) error {
 	done := make(chan error, 1)
-	e.running.Go(func() {
+	if !e.begin(func() {
 		defer release()
 		done <- recovered(f)
-	})
+	}) {
+		release()
+		return fmt.Errorf("%w: the controller ends", device.ErrRefused)
+	}
 	select {
 	case err := <-done:
 		return err

@@ -291,7 +291,8 @@ func (j *jobs) note(node string, s *jobStatus) {
 		j.last = make(map[string]string)
 	}
 	j.last[node] = s.node
-	if s.err == nil && s.report.Result != execute.Failed || s.node == "" {
+	failed := s.report.Result == execute.Failed || s.report.Result == execute.NotStarted
+	if s.err == nil && !failed || s.node == "" {
 		delete(j.last, node)
 	}
 }

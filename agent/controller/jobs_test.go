@@ -485,6 +485,7 @@ func TestAvoid(t *testing.T) {
 	}{
 		"another node":    {jobStatus{node: "n2", err: context.DeadlineExceeded}, []client.Object{healthyNode("n2"), healthyNode("n3")}, []string{"n1", "n2"}},
 		"agent failed":    {jobStatus{node: "n2", report: execute.Report{Result: execute.Failed}}, []client.Object{healthyNode("n3")}, []string{"n1", "n2"}},
+		"clock wrong":     {jobStatus{node: "n2", report: execute.Report{Result: execute.NotStarted}}, []client.Object{healthyNode("n3")}, []string{"n1", "n2"}},
 		"no other node":   {jobStatus{node: "n2", err: context.DeadlineExceeded}, []client.Object{healthyNode("n2"), deadNode()}, []string{"n1"}},
 		"it answered":     {jobStatus{node: "n2", report: execute.Report{Result: execute.ReadOff}}, []client.Object{healthyNode("n3")}, []string{"n1"}},
 		"never scheduled": {jobStatus{err: context.DeadlineExceeded}, []client.Object{healthyNode("n3")}, []string{"n1"}},

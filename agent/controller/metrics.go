@@ -46,7 +46,7 @@ func newMetrics(cache client.Reader) *metrics {
 	m := &metrics{
 		acts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "evictd_fence_acts_total", Help: "Ended acts on devices and objects.",
-		}, []string{"action", "outcome"}),
+		}, []string{"action", "executor", "outcome"}),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "evictd_fence_readings_total", Help: "Readings of devices.",
 		}, []string{"power"}),
@@ -64,7 +64,10 @@ func newMetrics(cache client.Reader) *metrics {
 	}
 	for _, action := range allActions {
 		for _, outcome := range allOutcomes {
-			m.acts.WithLabelValues(string(action), string(outcome))
+			m.act(action, "", outcome)
+			if !action.OnObjects() {
+				m.act(action, fence.InJob, outcome)
+			}
 		}
 	}
 	for _, power := range allPowers {
@@ -74,6 +77,15 @@ func newMetrics(cache client.Reader) *metrics {
 		m.datagrams.WithLabelValues(string(result))
 	}
 	return m
+}
+
+// act returns the counter of an act.
+func (m *metrics) act(action fence.Action, executor fence.Executor, outcome fence.OutcomeKind) prometheus.Counter {
+	where := "local"
+	if executor == fence.InJob {
+		where = "job"
+	}
+	return m.acts.WithLabelValues(string(action), where, string(outcome))
 }
 
 // Describe implements prometheus.Collector.

@@ -76,10 +76,32 @@ evictd_fence_held{reason="ZoneUnhealthy"} 0
 	if n := testutil.CollectAndCount(m, "evictd_fence_fences"); n != len(allSteps)*len(allStatuses) {
 		t.Errorf("%d series of evictd_fence_fences; want %d", n, len(allSteps)*len(allStatuses))
 	}
-	if n := testutil.CollectAndCount(m, "evictd_fence_acts_total"); n != len(allActions)*len(allOutcomes) {
-		t.Errorf("%d series of evictd_fence_acts_total; want %d", n, len(allActions)*len(allOutcomes))
+	// Only off and on run in Jobs.
+	if n, want := testutil.CollectAndCount(m, "evictd_fence_acts_total"), (len(allActions)+2)*len(allOutcomes); n != want {
+		t.Errorf("%d series of evictd_fence_acts_total; want %d", n, want)
 	}
 	if n := testutil.CollectAndCount(m, "evictd_fence_kdump_datagrams_total"); n != 4 {
 		t.Errorf("%d series of evictd_fence_kdump_datagrams_total; want 4", n)
+	}
+}
+
+// TestActMetrics: an ended act is counted by where it was executed.
+func TestActMetrics(t *testing.T) {
+	m := newMetrics(nil)
+	m.act(fence.Off, "", fence.Succeeded).Inc()
+	m.act(fence.Off, fence.InJob, fence.Unknown).Add(2)
+	m.act(fence.Cordon, "", fence.Refused).Inc()
+	for executor, want := range map[string]float64{"local": 2, "job": 2} {
+		var n float64
+		for _, action := range allActions {
+			for _, outcome := range allOutcomes {
+				if executor == "local" || !action.OnObjects() {
+					n += testutil.ToFloat64(m.acts.WithLabelValues(string(action), executor, string(outcome)))
+				}
+			}
+		}
+		if n != want {
+			t.Errorf("acts of executor %s = %v; want %v", executor, n, want)
+		}
 	}
 }

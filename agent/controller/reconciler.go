@@ -86,7 +86,7 @@ func (r *reconciler) lock(node string) *saved {
 }
 
 // intentSince returns since when this process has seen the intent of a fence without executing it, zero if there is no
-// such intent.
+// such intent. It is counted back from now by the monotonic clock: the other one may have been set since.
 func (s *saved) intentSince(state *fence.State, inFlight string, now time.Time) time.Time {
 	if state.Intent == nil || state.Intent.ID == inFlight {
 		s.intent, s.seen = "", time.Time{}
@@ -95,7 +95,7 @@ func (s *saved) intentSince(state *fence.State, inFlight string, now time.Time) 
 	if id := state.UID + "/" + state.Intent.ID; s.intent != id {
 		s.intent, s.seen = id, now
 	}
-	return s.seen
+	return now.Round(0).Add(-now.Sub(s.seen))
 }
 
 // prune removes what is remembered of nodes that have neither Node nor NodeFence, and for which nothing is in flight.

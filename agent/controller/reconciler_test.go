@@ -535,6 +535,9 @@ func TestIntentSince(t *testing.T) {
 	if got := s.intentSince(&state, "", at(1)); !got.Equal(at(0)) {
 		t.Errorf("seen again: %v, want %v", got, at(0))
 	}
+	if got := s.intentSince(&state, "", at(2)); got != got.Round(0) {
+		t.Errorf("seen again: %v, want a time of the clock alone", got)
+	}
 	if got := s.intentSince(&state, "i1", at(2)); !got.IsZero() {
 		t.Errorf("in flight here: %v, want none", got)
 	}

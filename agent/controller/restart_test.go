@@ -214,7 +214,11 @@ func (w *world) settled(t *testing.T, l *life) bool {
 	t.Helper()
 	w.mu.Lock()
 	ended := w.fence == nil || finished(w.fence) || l.yields && w.fence.State.Result != ""
+	removed := w.removed
 	w.mu.Unlock()
+	if removed {
+		return ended
+	}
 	if !ended {
 		return false
 	}

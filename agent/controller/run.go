@@ -40,11 +40,8 @@ import (
 const (
 	// leaseName is the name of the Lease of leader election.
 	leaseName = "evictd-controller"
-	// The times of leader election. At its loss the contexts of all acts end at once, and no act takes longer to end
-	// than leaseDuration - renewDeadline.
-	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
-	// stopTimeout bounds the wait for acts in flight after the leadership has ended.
-	stopTimeout = 4 * time.Second
+	// shutdownTimeout bounds the end of a controller that is asked to end.
+	shutdownTimeout = 8 * time.Second
 	// workers is the number of nodes that are looked at at the same time.
 	workers = 4
 	// The back-off of passes that fail.
@@ -63,6 +60,8 @@ type Options struct {
 	ProbeAddress string
 	// LeaderElect is false if no other controller can run.
 	LeaderElect bool
+	// Election has the times of leader election.
+	Election Election
 	// Identity identifies the controller, such as the name of its pod.
 	Identity string
 	// NodeName is the node that the controller runs on, empty if it is none of the cluster. It is never fenced.
@@ -86,8 +85,8 @@ type Options struct {
 // Run fences dead nodes, and evicts pods that violate their node affinity, until ctx ends. It returns an error if it
 // loses the leadership: the process must then end, so that nothing of it goes on.
 func Run(ctx context.Context, o *Options) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	klog.SetSlogLogger(slog.New(libraryHandler{o.Log.Handler(), ctx}))
 	logger := klog.Background()
 	ctrl.SetLogger(logger)
@@ -102,17 +101,29 @@ func Run(ctx context.Context, o *Options) error {
 	suffix := make([]byte, 4)
 	rand.Read(suffix)
 	identity := o.Identity + "-" + hex.EncodeToString(suffix)
-	m, err := newManager(config, o, identity, logger)
+	lead := &leadership{times: o.Election, log: o.Log, lost: cancel}
+	m, err := newManager(config, o, lead, identity, logger)
 	if err != nil {
 		return err
 	}
-	if err := register(ctx, m, o, identity); err != nil {
+	devices, err := register(ctx, m, o, identity)
+	if err != nil {
 		return err
+	}
+	devices.stopTimeout = o.Election.stopTimeout()
+	if lead.stop = devices.stop; o.LeaderElect {
+		devices.leads = lead.valid
 	}
 	if o.LeaderElect {
 		o.Log.Info("waiting to become the leader", "lease", o.Namespace+"/"+leaseName, "identity", identity)
 	}
-	if err := m.Start(ctx); err != nil {
+	err = m.Start(ctx)
+	// At the loss of leadership the manager does not wait. Agents that are not killed now go on without this process.
+	devices.stop()
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errNotRenewed), errors.Is(cause, errOtherLeader):
+		return cause
+	case err != nil:
 		return fmt.Errorf("run controller: %w", err)
 	}
 	return nil
@@ -142,7 +153,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nodefence.AddToScheme(s)
 }
 
-func newManager(config *rest.Config, o *Options, identity string, logger klog.Logger) (manager.Manager, error) {
+func newManager(config *rest.Config, o *Options, lead *leadership, identity string, logger klog.Logger) (manager.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, fmt.Errorf("types of the API: %w", err)
@@ -151,18 +162,19 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 		Scheme: scheme, Cache: cacheOptions(o), Logger: logger,
 		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress: o.ProbeAddress,
-		LeaseDuration:          new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
-		// Acts have ended by then: executor.Start waits for them.
+		LeaseDuration:          &o.Election.LeaseDuration, RenewDeadline: &o.Election.RenewDeadline, RetryPeriod: &o.Election.RetryPeriod,
+		// All acts have ended by then: leadership.Update sees to it.
 		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       new(2 * stopTimeout),
+		GracefulShutdownTimeout:       new(shutdownTimeout),
 	}
 	if o.LeaderElect {
 		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, leaseName,
-			resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
+			resourcelock.ResourceLockConfig{Identity: identity}, config, o.Election.RenewDeadline)
 		if err != nil {
 			return nil, fmt.Errorf("lock of leader election: %w", err)
 		}
-		options.LeaderElection, options.LeaderElectionResourceLockInterface = true, lock
+		lead.Interface = lock
+		options.LeaderElection, options.LeaderElectionResourceLockInterface = true, lead
 	}
 	m, err := manager.New(config, options)
 	if err != nil {
@@ -173,8 +185,9 @@ func newManager(config *rest.Config, o *Options, identity string, logger klog.Lo
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("prerequisites", healthz.Ping))
 }
 
-// register adds the controllers and the executor to the manager. Acts and readings end with ctx.
-func register(ctx context.Context, m manager.Manager, o *Options, identity string) error {
+// register adds the controllers and the executor to the manager, and returns the executor. Acts and readings end with
+// ctx.
+func register(ctx context.Context, m manager.Manager, o *Options, identity string) (*executor, error) {
 	live := newLiveReader(m.GetAPIReader(), o.Namespace)
 	live.agents = newFenceAgents(o.AgentsDirectory)
 	wake := make(chan event.TypedGenericEvent[string])
@@ -186,7 +199,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	numbers := newMetrics(m.GetCache())
 	if err := ctrlmetrics.Registry.Register(numbers); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	events := recorder{m.GetEventRecorder("evictd-controller")}
 	settings := &configuration{
@@ -212,7 +225,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	}
 	probing := &probes{config: settings, cached: m.GetCache(), executor: devices, recorder: events, log: o.Log}
 	if err := ctrlmetrics.Registry.Register(probing); err != nil {
-		return fmt.Errorf("register metrics of probes: %w", err)
+		return nil, fmt.Errorf("register metrics of probes: %w", err)
 	}
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
@@ -226,7 +239,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	})
 	err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing))
 	if err != nil {
-		return fmt.Errorf("add to the manager: %w", err)
+		return nil, fmt.Errorf("add to the manager: %w", err)
 	}
 	whole := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.Namespace, Name: "configuration"}}
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
@@ -240,7 +253,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	err = ctrl.NewControllerManagedBy(m).Named("configuration").
 		Watches(&corev1.ConfigMap{}, one).Watches(&corev1.Secret{}, one, builder.WithPredicates(predicate.NewPredicateFuncs(configures))).WatchesRawSource(once).Complete(settings)
 	if err != nil {
-		return fmt.Errorf("watch configuration: %w", err)
+		return nil, fmt.Errorf("watch configuration: %w", err)
 	}
 	err = ctrl.NewControllerManagedBy(m).Named("fence").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
@@ -251,9 +264,9 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPassBackoff, longestPassBackoff),
 		}).Complete(r)
 	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
-	return errors.Join(registerAffinity(m, o, events), registerWebhook(ctx, m, o))
+	return devices, errors.Join(registerAffinity(m, o, events), registerWebhook(ctx, m, o))
 }
 
 // configures reports whether a Secret is one of the configuration, and not one of a Job.

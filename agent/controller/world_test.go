@@ -63,6 +63,8 @@ type world struct {
 	erased bool
 	// moved says that the NodeFence may be gone or changed while an act is executed.
 	moved bool
+	// removed says that the Node is gone for good.
+	removed bool
 }
 
 func newWorld(t *testing.T, api client.WithWatch) *world {
@@ -291,7 +293,9 @@ func (w *world) beat(ctx context.Context, boot string) {
 func (w *world) setReady(ctx context.Context, boot string, status corev1.ConditionStatus) {
 	node := &corev1.Node{}
 	if err := w.api.Get(ctx, request.NamespacedName, node); err != nil {
-		w.t.Errorf("read the Node: %v", err)
+		if !w.removed {
+			w.t.Errorf("read the Node: %v", err)
+		}
 		return
 	}
 	if (boot == "" || node.Status.NodeInfo.BootID == boot) && node.Status.Conditions[0].Status == status {

@@ -13,7 +13,8 @@ type Inputs struct {
 	Readings []Reading
 	// InFlight is the id of the intent that this controller is executing now, empty if none.
 	InFlight string
-	// IntentSince is since when this controller has seen the intent without executing it; zero if it is not known.
+	// IntentSince is since when this controller has seen the intent without executing it, counted back from now by a clock
+	// that is not set; zero if it is not known.
 	IntentSince time.Time
 	// Executor identifies this controller.
 	Executor string

@@ -12,6 +12,9 @@ import (
 // defaultDeadline bounds an act of a method without a deadline.
 const defaultDeadline = time.Minute
 
+// clockJitter is by how much the start of a wait may vary, which is counted back from now.
+const clockJitter = time.Second
+
 // takeOutcomes records the outcome of the intent. An intent that is neither in flight nor has an outcome may still be
 // executed by a controller that lost the leadership: it is waited for until its deadline, and then its outcome is
 // unknown.
@@ -36,8 +39,9 @@ func (r *run) takeOutcomes() {
 	case s.IntentSeen.IsZero() || s.IntentSeenBy != r.in.Executor:
 		s.IntentSeen, s.IntentSeenBy = metav1.NewMicroTime(r.now), r.in.Executor
 	}
-	// Another controller that runs at the same time would else begin the wait again with each of its writes.
-	if seen := microTime(r.in.IntentSince); !r.in.IntentSince.IsZero() && seen.Before(&s.IntentSeen) {
+	// Another controller that runs at the same time would else begin the wait again with each of its writes, and a clock
+	// that is set forward would end it.
+	if seen := microTime(r.in.IntentSince); !r.in.IntentSince.IsZero() && seen.Sub(s.IntentSeen.Time).Abs() > clockJitter {
 		s.IntentSeen = seen
 	}
 	until := s.IntentSeen.Add(i.Deadline.Sub(i.Issued.Time))

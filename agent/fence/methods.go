@@ -125,7 +125,7 @@ func (r *run) next(index int, m Method) progress {
 			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
 			return waiting
 		}
-		r.skip(index, m, "its device did not tell the UUID of its machine; nothing was sent")
+		r.skip(index, m, withoutUUID(last)+"; nothing was sent")
 	default:
 		r.skip(index, m, "its device is not known to belong to this node; nothing was sent")
 	}
@@ -133,6 +133,15 @@ func (r *run) next(index int, m Method) progress {
 		r.nextLevel(ReasonActNotSent, fmt.Sprintf("level %d cannot act on the node's machine", r.s.Level+1))
 	}
 	return moved
+}
+
+// withoutUUID says that a reading has no UUID, and why.
+func withoutUUID(last *Reading) string {
+	const what = "its device did not tell the UUID of its machine"
+	if last.Error == "" {
+		return what
+	}
+	return what + ": " + last.Error
 }
 
 // identity compares the machine of a method's device with the node, by a reading of this step. It is not known if the

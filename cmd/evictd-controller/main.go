@@ -34,7 +34,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "execute" {
 		return runExecute(args[1:], stderr)
 	}
-	o := controller.Options{NodeName: os.Getenv("NODE_NAME")}
+	o := controller.Options{NodeName: os.Getenv("NODE_NAME"), Election: controller.DefaultElection()}
 	flags := flag.NewFlagSet("evictd-controller", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() { usage(flags) }
@@ -46,6 +46,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.WebhookAddress, "webhook-address", "0", "serve the API server and schedulers by HTTPS at `ADDR`, such as :9443, in every replica; 0 serves none")
 	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", "", "serve them with the certificate tls.crt and the key tls.key in `DIR`; without it, evictd-controller makes them and keeps them in the Secret evictd-controller-webhook")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
+	flags.DurationVar(&o.Election.LeaseDuration, "leader-elect-lease-duration", o.Election.LeaseDuration, "become the leader `TIME` after a leader renewed its lease for the last time, in whole seconds; the same in every replica")
+	flags.DurationVar(&o.Election.RenewDeadline, "leader-elect-renew-deadline", o.Election.RenewDeadline, "end `TIME` after the last renewal of the lease, and kill all fence agents: more than 1s less than the lease duration")
+	flags.DurationVar(&o.Election.RetryPeriod, "leader-elect-retry-period", o.Election.RetryPeriod, "try to acquire or renew the lease each `TIME`")
 	flags.StringVar(&o.Identity, "identity", environment("POD_NAME", hostname()), "call this controller `NAME` in NodeFences; the default is the environment variable POD_NAME, or the host's name")
 	flags.StringVar(&o.AgentsDirectory, "fence-agents-dir", "/usr/sbin", "run the fence agents of ClusterLabs in `DIR`, such as DIR/fence_apc")
 	flags.StringVar(&o.ExecutorImage, "executor-image", "", "run fence agents whose executor is job in Jobs with `IMAGE`, which has this program and the agents; without it there are no Jobs")
@@ -107,6 +110,8 @@ func mistake(o *controller.Options) string {
 		return fmt.Sprintf("--executor-image is NAME:TAG or NAME@sha256:DIGEST, with another tag than latest, not %q", o.ExecutorImage)
 	case o.Identity == "":
 		return "no identity: set --identity or POD_NAME to a name that no other controller has"
+	case o.LeaderElect && o.Election.Check() != nil:
+		return o.Election.Check().Error()
 	}
 	return ""
 }

@@ -38,6 +38,9 @@ func TestFlags(t *testing.T) {
 		{[]string{"--webhook-address", "9443"}, exitUsage, "", `--webhook-address is HOST:PORT, :PORT or 0, not "9443"`},
 		{[]string{"--webhook-cert-dir", "certs"}, exitUsage, "", `--webhook-cert-dir is an absolute path, not "certs"`},
 		{[]string{"--kdump-address", "7410"}, exitUsage, "", `--kdump-address is HOST:PORT, :PORT or 0, not "7410"`},
+		{[]string{"--leader-elect-lease-duration", "12s", "--leader-elect-renew-deadline", "11s"}, exitUsage, "", "raise the first, or lower the second"},
+		{[]string{"--leader-elect-retry-period", "0"}, exitUsage, "", "--leader-elect-retry-period is at least 100ms"},
+		{[]string{"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "1.8s", "--leader-elect-retry-period", "0.4s", "--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
 		{[]string{"--kubeconfig", "/does/not/exist"}, exitFailed, "", "/does/not/exist"},
 	} {
 		var stdout, stderr strings.Builder

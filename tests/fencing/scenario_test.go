@@ -30,6 +30,14 @@ func executable(t *testing.T, name string) string {
 // startFencing is start with evictd-controller.
 func startFencing(t *testing.T, policy map[string]string) (c *Cluster, program string) {
 	t.Helper()
+	c, program = configured(t, policy)
+	startController(t, c, program, "first")
+	return c, program
+}
+
+// configured is start with all that evictd-controller needs.
+func configured(t *testing.T, policy map[string]string) (c *Cluster, program string) {
+	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("needs %v", err)
 	}
@@ -41,7 +49,6 @@ func startFencing(t *testing.T, policy map[string]string) (c *Cluster, program s
 	if err := c.Configure(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	startController(t, c, program, "first")
 	return c, program
 }
 

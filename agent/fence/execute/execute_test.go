@@ -63,7 +63,9 @@ func TestRun(t *testing.T) {
 		{name: "off without the line", action: Status, script: "exit 2", want: Failed, code: 1, ran: true, err: `without "Status: OFF"`},
 		{name: "much output", action: Status, script: "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; echo; echo Status: OFF; exit 2",
 			want: ReadOff, code: 2, ran: true},
-		{name: "hangs", action: Off, script: "sleep 60", change: func(r *Request) { r.Timeout.Duration = 3 * time.Second },
+		{name: "hangs", action: Off, script: "sleep 60", change: func(r *Request) {
+			r.Timeout.Duration, r.NotAfter = 3*time.Second, metav1.NewMicroTime(time.Now().Add(20*time.Second))
+		},
 			want: Failed, code: 1, ran: true, err: "killed"},
 		{name: "hangs until notAfter", action: Off, script: "sleep 60", change: func(r *Request) {
 			r.NotAfter = metav1.NewMicroTime(time.Now().Add(5 * time.Second))

@@ -27,6 +27,9 @@ const (
 // MaxRequest is the length limit of a request in bytes.
 const MaxRequest = 256 << 10
 
+// clockTolerance is how far the clock of a node may be behind that of the controller.
+const clockTolerance = 30 * time.Second
+
 // Request is what an executor does. It has the passwords of the device.
 type Request struct {
 	// ID is that of the intent or of the reading. The report has it too.
@@ -38,7 +41,7 @@ type Request struct {
 	Action Action `json:"action"`
 	// NotAfter is when the agent is killed. It is not started then.
 	NotAfter metav1.MicroTime `json:"notAfter"`
-	// Timeout is how long the agent runs at most.
+	// Timeout is how long the agent runs at most: NotAfter is that time after the request was made.
 	Timeout metav1.Duration `json:"timeout"`
 	// Parameters are those of the agent, without action.
 	Parameters map[string]string `json:"parameters"`
@@ -95,6 +98,27 @@ func (r Request) check() error {
 		return errors.New("request without notAfter, or with a timeout that is not above 0 and at most 1h")
 	}
 	return nil
+}
+
+// left returns how much time a request has left, and an error if it has none, or if the clock of the node does not show
+// it. A pod may start late, and the kubelet of its node may not know then that its Job was deleted. Neither now nor
+// mounted, when the file of the request was written, can be before the request was made: else the clock is behind, and
+// NotAfter may have passed. How long ago the file was written does not depend on whether the clock is right.
+func (r *Request) left(now, mounted time.Time) (time.Duration, error) {
+	made, waited := r.NotAfter.Add(-r.Timeout.Duration), now.Sub(mounted)
+	switch behind := made.Sub(now); {
+	case !now.Before(r.NotAfter.Time):
+		return 0, fmt.Errorf("it is %s, and the request ended at %s: the pod started late, or the clocks differ",
+			now.UTC().Format(time.RFC3339), r.NotAfter.UTC().Format(time.RFC3339))
+	case behind > clockTolerance || made.Sub(mounted) > clockTolerance:
+		return 0, fmt.Errorf("its clock is %s behind that of evictd-controller, so that a pod that starts late is not noticed: correct it",
+			max(behind, made.Sub(mounted)).Round(time.Second))
+	case waited < -clockTolerance:
+		return 0, fmt.Errorf("its clock was set back by %s since the pod was created: it is not known whether it started late", -waited.Round(time.Second))
+	case waited >= r.Timeout.Duration:
+		return 0, fmt.Errorf("the pod started late, %s after its request was mounted, which ended after %s", waited.Round(time.Second), r.Timeout.Duration)
+	}
+	return min(r.NotAfter.Sub(now), r.Timeout.Duration-max(waited, 0)), nil
 }
 
 // strictly decodes one JSON value without unknown fields.

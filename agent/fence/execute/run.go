@@ -28,7 +28,7 @@ type Options struct {
 // Run does what the request says, writes the report and returns it. The error is that of a request that can't be read
 // or a report that can't be written. The agent and its process group are killed when ctx ends.
 func Run(ctx context.Context, o Options) (Report, error) {
-	text, err := read(o.Request)
+	text, mounted, err := read(o.Request)
 	if err != nil {
 		return Report{Result: NotStarted}, err
 	}
@@ -36,31 +36,35 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{Result: NotStarted}, err
 	}
-	report := execute(ctx, r, o)
+	report := execute(ctx, r, o, mounted)
 	if err := os.WriteFile(o.Report, report.Marshal(), 0o600); err != nil {
 		return report, fmt.Errorf("write the report: %w", err)
 	}
 	return report, nil
 }
 
-// read reads the request.
-func read(path string) ([]byte, error) {
+// read reads the request. mounted is when its file was written, by the clock of the node: the kubelet does it before it
+// pulls the image.
+func read(path string) (text []byte, mounted time.Time, err error) {
 	f, err := os.Open(path) //nolint:gosec // it is a flag of the command
 	if err != nil {
-		return nil, fmt.Errorf("read the request: %w", err)
+		return nil, time.Time{}, fmt.Errorf("read the request: %w", err)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxRequest+1))
+	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("read the request: %w", err)
+		return nil, time.Time{}, fmt.Errorf("read the request: %w", err)
 	}
-	return text, nil
+	text, err = io.ReadAll(io.LimitReader(f, MaxRequest+1))
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("read the request: %w", err)
+	}
+	return text, info.ModTime(), nil
 }
 
 // execute runs the agent, unless the request is late or the node is the one that is fenced.
-func execute(ctx context.Context, r Request, o Options) Report {
+func execute(ctx context.Context, r Request, o Options, mounted time.Time) Report {
 	report := Report{ID: r.ID, Action: r.Action, Result: NotStarted}
-	now := time.Now()
 	switch {
 	case o.NodeName == "":
 		report.Error = "the environment has no NODE_NAME: it is not known on which node this runs"
@@ -68,9 +72,10 @@ func execute(ctx context.Context, r Request, o Options) Report {
 	case o.NodeName == r.Target:
 		report.Error = "the pod runs on node " + r.Target + ", which is to be fenced"
 		return report
-	case !now.Before(r.NotAfter.Time):
-		report.Error = fmt.Sprintf("it is %s on node %s, and the request ended at %s: the pod started late, or the clocks differ",
-			now.UTC().Format(time.RFC3339), o.NodeName, r.NotAfter.UTC().Format(time.RFC3339))
+	}
+	left, err := r.left(time.Now(), mounted)
+	if err != nil {
+		report.Error = fmt.Sprintf("node %s: %v", o.NodeName, err)
 		return report
 	}
 	d, err := clusterlabs.New(clusterlabs.Options{
@@ -80,7 +85,7 @@ func execute(ctx context.Context, r Request, o Options) Report {
 		report.Error = err.Error()
 		return report
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(r.NotAfter.Sub(now), r.Timeout.Duration))
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	report.Result, err = run(ctx, d, r.Action)
 	if err != nil {

@@ -1,0 +1,262 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/evictd/evictd/agent/fence"
+)
+
+func TestElectionCheck(t *testing.T) {
+	for _, tt := range []struct {
+		lease, renew, retry time.Duration
+		err                 string
+	}{
+		{15 * time.Second, 10 * time.Second, 2 * time.Second, ""},
+		{3 * time.Second, 1800 * time.Millisecond, 400 * time.Millisecond, ""},
+		{3 * time.Second, 2 * time.Second, 400 * time.Millisecond, "--leader-elect-lease-duration 3s must be more than 1s above --leader-elect-renew-deadline 2s"},
+		{10 * time.Second, 15 * time.Second, 2 * time.Second, "raise the first, or lower the second"},
+		{3500 * time.Millisecond, 2 * time.Second, time.Second, "--leader-elect-lease-duration is in whole seconds, not 3.5s"},
+		{15 * time.Second, 10 * time.Second, 10 * time.Second, "--leader-elect-renew-deadline 10s must be more than 12s"},
+		{15 * time.Second, 0, 2 * time.Second, "--leader-elect-renew-deadline 0s must be more than 2.4s"},
+		{15 * time.Second, 10 * time.Second, 0, "--leader-elect-retry-period is at least 100ms, not 0s"},
+		{15 * time.Second, 10 * time.Second, -time.Second, "--leader-elect-retry-period is at least 100ms, not -1s"},
+	} {
+		e := Election{tt.lease, tt.renew, tt.retry}
+		if err := e.Check(); tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+			t.Errorf("%+v.Check() = %v; want %q", e, err, tt.err)
+		} else if err == nil && e.RenewDeadline+e.stopTimeout() >= e.LeaseDuration {
+			t.Errorf("%+v.stopTimeout() = %s; want that it ends before the lease", e, e.stopTimeout())
+		}
+	}
+}
+
+// leaseServer is the API server as leader election sees it.
+type leaseServer struct {
+	mu     sync.Mutex
+	record *resourcelock.LeaderElectionRecord
+	away   map[string]bool // controllers whose requests get no answer
+}
+
+// lock is the lock of one controller.
+type lock struct {
+	server   *leaseServer
+	identity string
+}
+
+func (l *lock) Identity() string   { return l.identity }
+func (l *lock) Describe() string   { return "evictd/" + leaseName }
+func (l *lock) RecordEvent(string) {}
+
+// answer returns an error if no answer comes.
+func (l *lock) answer(ctx context.Context) error {
+	l.server.mu.Lock()
+	away := l.server.away[l.identity]
+	l.server.mu.Unlock()
+	if !away {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // as the client of resourcelock
+	defer cancel()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if err := l.answer(ctx); err != nil {
+		return nil, nil, err
+	}
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	if l.server.record == nil {
+		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, leaseName)
+	}
+	raw, err := json.Marshal(l.server.record)
+	r := *l.server.record
+	return &r, raw, err
+}
+
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.Update(ctx, r)
+}
+
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if err := l.answer(ctx); err != nil {
+		return err
+	}
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	if was := l.server.record; was != nil && was.HolderIdentity != "" && was.HolderIdentity != l.identity &&
+		time.Since(was.RenewTime.Time) < time.Duration(was.LeaseDurationSeconds)*time.Second {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, leaseName, errors.New("changed"))
+	}
+	l.server.record = &r
+	return nil
+}
+
+func (s *leaseServer) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// candidate is a controller as leader election sees it.
+type candidate struct {
+	*leadership
+	mu sync.Mutex
+	// leads says since when it is the leader, stopped and lost since when it is not.
+	leads, stopped, lost time.Time
+	why                  error
+	// busy says that an act does not end.
+	busy bool
+}
+
+// elect runs leader election for a candidate.
+func elect(ctx context.Context, t *testing.T, server *leaseServer, name string, times Election) *candidate {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	c := &candidate{}
+	note := func(at *time.Time) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if at.IsZero() {
+			*at = time.Now()
+		}
+	}
+	c.leadership = &leadership{
+		Interface: &lock{server, name}, times: times, log: slog.New(slog.DiscardHandler),
+		stop: func() bool { note(&c.stopped); return !c.busy },
+		lost: func(why error) {
+			note(&c.lost)
+			c.why = why
+			cancel()
+		},
+	}
+	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: c.leadership, LeaseDuration: times.LeaseDuration, RenewDeadline: times.RenewDeadline, RetryPeriod: times.RetryPeriod,
+		ReleaseOnCancel: true, Name: leaseName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { note(&c.leads) }, OnStoppedLeading: func() { note(&c.stopped) },
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go e.Run(ctx)
+	return c
+}
+
+// TestLeaseNotRenewed: the acts of a leader that does not reach the API server end before another controller becomes the
+// leader, although its requests hang.
+func TestLeaseNotRenewed(t *testing.T) {
+	for _, times := range []Election{DefaultElection(), {3 * time.Second, 1800 * time.Millisecond, 400 * time.Millisecond}} {
+		for offset := time.Duration(0); offset < times.RetryPeriod; offset += 100 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancel(t.Context())
+				server := &leaseServer{away: map[string]bool{}}
+				first := elect(ctx, t, server, "first", times)
+				time.Sleep(time.Second)
+				second := elect(ctx, t, server, "second", times)
+				time.Sleep(time.Minute + offset)
+				if first.leads.IsZero() || !second.leads.IsZero() || !first.valid() || second.valid() {
+					t.Fatalf("leaders since %v and %v; want the first one alone", first.leads, second.leads)
+				}
+				server.set(func() { server.away["first"] = true })
+				time.Sleep(time.Minute)
+				left := second.leads.Sub(first.stopped)
+				if first.stopped.IsZero() || second.leads.IsZero() || left < times.stopTimeout() || !errors.Is(first.why, errNotRenewed) {
+					t.Errorf("lease %v, %v after a renewal: acts end %v before the next leader, %v; want at least %v", times.LeaseDuration,
+						offset, left, first.why, times.stopTimeout())
+				}
+				if first.valid() || !second.valid() {
+					t.Errorf("valid: %t and %t; want the second one alone", first.valid(), second.valid())
+				}
+				if err := first.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err == nil {
+					t.Error("the lease is renewed after the leadership was lost")
+				}
+				end()
+			})
+		}
+	}
+}
+
+// TestLeaseTaken: a leader whose lease another controller has, such as one that a person deleted, ends at its next
+// look at it.
+func TestLeaseTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		server := &leaseServer{}
+		c := elect(ctx, t, server, "first", DefaultElection())
+		time.Sleep(time.Minute)
+		taken := time.Now()
+		server.set(func() {
+			*server.record = resourcelock.LeaderElectionRecord{HolderIdentity: "second", LeaseDurationSeconds: 15}
+			server.record.RenewTime.Time = taken
+		})
+		time.Sleep(30 * time.Second)
+		if after := c.stopped.Sub(taken); after < 0 || after > 3*time.Second || !errors.Is(c.why, errOtherLeader) {
+			t.Errorf("acts end %v after another controller took the lease, %v; want the next attempt to renew it", after, c.why)
+		}
+		end()
+	})
+}
+
+// TestLeaseGivenUp: a leader that ends gives up its lease when all its acts have ended, and not before.
+func TestLeaseGivenUp(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		t.Run(fmt.Sprint("busy ", busy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancel(t.Context())
+				server := &leaseServer{}
+				c := elect(ctx, t, server, "first", DefaultElection())
+				time.Sleep(time.Minute)
+				c.busy = busy
+				end()
+				synctest.Wait()
+				if given := server.record.HolderIdentity == ""; given == busy || c.stopped.IsZero() {
+					t.Errorf("given up: %t, acts stopped: %t; want %t and true", given, !c.stopped.IsZero(), !busy)
+				}
+				time.Sleep(time.Minute)
+				if !busy && c.why != nil {
+					t.Errorf("after the lease was given up: %v; want nothing", c.why)
+				}
+			})
+		})
+	}
+}
+
+// TestNotLeading: an executor whose leadership has ended, or may have, sends nothing.
+func TestNotLeading(t *testing.T) {
+	for name, set := range map[string]func(*executor){
+		"lease not renewed": func(e *executor) { e.leads = func() bool { return false } },
+		"stopped":           func(e *executor) { e.stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &faultyDevice{uuid: machine}
+				e := testExecutor(t.Context(), d)
+				e.pending("n1", fenceUID)
+				set(e)
+				e.act(offOrder("1"))
+				synctest.Wait()
+				outcomes, _, _ := e.pending("n1", fenceUID)
+				if d.called("off") > 0 || len(outcomes) != 1 || outcomes[0].Kind != fence.Refused {
+					t.Errorf("calls %q, outcomes %+v; want no off, and Refused", d.calls, outcomes)
+				}
+			})
+		})
+	}
+}
