@@ -276,12 +276,16 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 		}
 	}
 	// It is taken last, so that an act that is refused leaves no Lease behind. Recovery goes on without it, too: after its
-	// attempts the node would stay isolated when the other remediator, which repaired it, has long ended.
+	// attempts the node would stay isolated when the other remediator, which repaired it, has long ended, or when the
+	// Lease can be read and written again.
 	err = r.remediators.acquire(ctx, node, true)
-	if held := (*heldError)(nil); o.intent.Step == fence.Recovery && errors.As(err, &held) {
-		return nil
+	if err == nil || o.intent.Step != fence.Recovery {
+		return err
 	}
-	return err
+	if held := (*heldError)(nil); !errors.As(err, &held) {
+		r.log.Warn("Lease of the node's remediators could not be taken; recovery goes on without it", "node", o.node, "error", err)
+	}
+	return nil
 }
 
 // checkDead returns why a node must not be acted against.

@@ -63,6 +63,8 @@ type world struct {
 	erased bool
 	// moved says that the NodeFence may be gone or changed while an act is executed.
 	moved bool
+	// skew is how far the clock of the machine is ahead of that of the controller.
+	skew time.Duration
 }
 
 func newWorld(t *testing.T, api client.WithWatch) *world {
@@ -280,7 +282,7 @@ func (w *world) beat(ctx context.Context, boot string) {
 		w.t.Errorf("read the Lease: %v", err)
 		return
 	}
-	lease.Spec.RenewTime = new(metav1.NowMicro())
+	lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(w.skew)))
 	if err := w.api.Update(ctx, lease); err != nil {
 		w.t.Errorf("renew the Lease: %v", err)
 	}
