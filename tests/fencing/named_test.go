@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -22,13 +23,16 @@ type evidence struct {
 	names []string
 }
 
+// parsed has the tests of the packages that were parsed, by directory.
+var parsed = &sync.Map{}
+
 // missing returns the tests of e that do not exist, one text each. It reads the test files without their build
 // constraints, so that the tests of each platform and tag count.
 func (e evidence) missing(root string) []string {
 	if len(e.names) == 0 {
 		return []string{e.dir + ": no test is named"}
 	}
-	functions, err := testFunctions(filepath.Join(root, e.dir))
+	functions, err := testFunctions(filepath.Join(root, e.dir), parsed)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -53,7 +57,10 @@ func (e evidence) missing(root string) []string {
 
 // testFunctions returns the tests and fuzz targets of a package. The value has the texts in the file of the function
 // (rows of a table may be a variable of their own).
-func testFunctions(dir string) (map[string][]string, error) {
+func testFunctions(dir string, parsed *sync.Map) (map[string][]string, error) {
+	if known, ok := parsed.Load(dir); ok {
+		return known.(map[string][]string), nil
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		return nil, fmt.Errorf("list test files: %w", err)
@@ -71,6 +78,7 @@ func testFunctions(dir string) (map[string][]string, error) {
 			}
 		}
 	}
+	parsed.Store(dir, functions)
 	return functions, nil
 }
 
