@@ -108,7 +108,8 @@ var failures = []struct {
 	// Secrets.
 	{"secret in an error of a device", []evidence{of(ipmiDir, "TestWrongPassword"), of(redfishDir, "TestSecrets"), of(agentDir, "TestRedaction", "TestRedactionCut")}},
 	{"secret in arguments and environment", []evidence{of(agentDir, "TestProc", "TestInput"), of(clusterDir, "TestFenceByJobs")}},
-	{"secret in logs, events and objects", []evidence{of(clusterDir, "TestFenceByJobs"), of(controllerDir, "TestStrippedSecret")}},
+	{"secret in logs, events and objects", []evidence{of(clusterDir, "TestFenceByJobs", "TestFence", "TestFenceSteps"),
+		of(controllerDir, "TestStrippedSecret")}},
 	{"secret in what evictctl prints", []evidence{of(scriptDir, "fence.txtar"), of(planDir, "TestProblems/plain password")}},
 
 	// What others send.
