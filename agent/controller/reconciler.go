@@ -275,10 +275,14 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 			return err
 		}
 	}
-	// It is taken last, so that an act that is refused leaves no Lease behind. Recovery goes on without it, too: after its
-	// attempts the node would stay isolated when the other remediator, which repaired it, has long ended, or when the
-	// Lease can be read and written again.
-	err = r.remediators.acquire(ctx, node, true)
+	// It is taken last, so that an act that is refused leaves no Lease behind.
+	return r.exclude(ctx, node, o)
+}
+
+// exclude takes the Lease of the node's remediators. Recovery goes on without it: after its attempts the node would stay
+// isolated when the other remediator, which repaired it, has long ended, or when the Lease can be read and written again.
+func (r *reconciler) exclude(ctx context.Context, node *corev1.Node, o *order) error {
+	err := r.remediators.acquire(ctx, node, true)
 	if err == nil || o.intent.Step != fence.Recovery {
 		return err
 	}
