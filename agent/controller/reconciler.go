@@ -275,13 +275,21 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 			return err
 		}
 	}
-	// It is taken last, so that an act that is refused leaves no Lease behind. Recovery goes on without it, too: after its
-	// attempts the node would stay isolated when the other remediator, which repaired it, has long ended.
-	err = r.remediators.acquire(ctx, node, true)
-	if held := (*heldError)(nil); o.intent.Step == fence.Recovery && errors.As(err, &held) {
-		return nil
+	// It is taken last, so that an act that is refused leaves no Lease behind.
+	return r.exclude(ctx, node, o)
+}
+
+// exclude takes the Lease of the node's remediators. Recovery goes on without it: after its attempts the node would stay
+// isolated when the other remediator, which repaired it, has long ended, or when the Lease can be read and written again.
+func (r *reconciler) exclude(ctx context.Context, node *corev1.Node, o *order) error {
+	err := r.remediators.acquire(ctx, node, true)
+	if err == nil || o.intent.Step != fence.Recovery {
+		return err
 	}
-	return err
+	if held := (*heldError)(nil); !errors.As(err, &held) {
+		r.log.Warn("Lease of the node's remediators could not be taken; recovery goes on without it", "node", o.node, "error", err)
+	}
+	return nil
 }
 
 // checkDead returns why a node must not be acted against.

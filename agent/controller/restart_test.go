@@ -36,6 +36,10 @@ type life struct {
 
 	// yields says that it ends, too, when the fence waits for a person.
 	yields bool
+	// server stands between the controller and the API server, and cache is the controller's cache. Nil: there is
+	// nothing between them, and the cache is never late.
+	server func(client.WithWatch) client.WithWatch
+	cache  client.Reader
 
 	mu     sync.Mutex
 	points []string // all that were passed
@@ -156,8 +160,15 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 	ctx, l.kill = context.WithCancel(ctx)
 	defer l.kill()
 	api := l.client(w.observed())
+	var cached client.Reader = api
+	if l.cache != nil {
+		cached = l.cache
+	}
+	if l.server != nil {
+		api = l.server(api)
+	}
 	r := &reconciler{
-		cached: api, writer: api, config: base.config, recorder: base.recorder, log: base.log, identity: fmt.Sprint("c", number),
+		cached: cached, writer: api, config: base.config, recorder: base.recorder, log: base.log, identity: fmt.Sprint("c", number),
 		kdump:    base.kdump,
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: base.log}},
 	}
@@ -185,10 +196,14 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 		default:
 		}
 	}
+	backoff := firstPassBackoff
 	for deadline := time.Now().Add(3 * time.Hour); ctx.Err() == nil; {
 		result, err := r.Reconcile(ctx, request)
-		if err != nil {
-			result.RequeueAfter = firstPassBackoff
+		if err != nil { // as controller-runtime does
+			r.log.Error("Reconciler error", "error", err)
+			result.RequeueAfter, backoff = backoff, min(2*backoff, longestPassBackoff)
+		} else {
+			backoff = firstPassBackoff
 		}
 		if w.settled(t, l) || l.yields && w.waits(10*time.Minute) {
 			break

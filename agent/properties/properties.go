@@ -13,6 +13,8 @@ const (
 	MaxText = 1 << 20
 	// MaxKey is the length limit of a key.
 	MaxKey = 64
+
+	byteOrderMark = "\ufeff"
 )
 
 // Property is one line of a text of properties.
@@ -34,7 +36,8 @@ type LineError struct {
 //	key=value
 //
 // The key ends at the first "=". Blanks around key and value and a carriage return at the end are removed. A "#" starts
-// a comment only at the start of a line. A key must not occur twice.
+// a comment only at the start of a line. A key must not occur twice. A byte order mark at the start of the text, which
+// some editors write, is ignored.
 func Parse(text string) ([]Property, []LineError) {
 	if len(text) > MaxText {
 		return nil, []LineError{{Message: fmt.Sprintf("has %d bytes", len(text)), Remedy: fmt.Sprintf("shorten it to %d bytes", MaxText)}}
@@ -43,7 +46,7 @@ func Parse(text string) ([]Property, []LineError) {
 	var errs []LineError
 	first := map[string]int{}
 	n := 0
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(text, byteOrderMark), "\n") {
 		n++
 		line = strings.Trim(line, " \t\r")
 		if line == "" || line[0] == '#' {

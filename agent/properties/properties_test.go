@@ -19,6 +19,9 @@ var propertyTexts = []struct {
 	{"snmp-priv-passwd=ä\u00a0", []Property{{"snmp-priv-passwd", "ä\u00a0", 1}}, 0},
 	{"a=1\nA=2\na=3", []Property{{"a", "1", 1}, {"A", "2", 2}}, 1},
 	{"a\n=b\n1=2\na b=c\n\ufeffa=b", nil, 5},
+	{"\ufeff# comment\r\na=b", []Property{{"a", "b", 2}}, 0},
+	{"\ufeffa=b", []Property{{"a", "b", 1}}, 0},
+	{"\ufeff\ufeffa=b", nil, 1},
 	{"a=\xff\nb=\x00\nc=1\r2\nd=\x1b[2J", nil, 4},
 	{strings.Repeat("k", 65) + "=v", nil, 1},
 	{strings.Repeat("#", MaxText), nil, 0},
@@ -46,7 +49,7 @@ func FuzzParse(f *testing.F) {
 		if len(text) > MaxText {
 			return
 		}
-		lines := strings.Split(text, "\n")
+		lines := strings.Split(strings.TrimPrefix(text, byteOrderMark), "\n")
 		used := map[int]bool{}
 		keys := map[string]bool{}
 		for _, p := range properties {

@@ -30,6 +30,7 @@ func TestFenceSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRecovered(t, c, began, boot, uid)
+	wantNoSecret(t, c, b.Parameters()["password"])
 	if cordoned(t, c) {
 		t.Error("a is still cordoned after Recovery")
 	}

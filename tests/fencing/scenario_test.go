@@ -125,6 +125,7 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRecovered(t, c, began, boot, uid)
+	wantNoSecret(t, c, password)
 }
 
 // wantRecovered fails the test unless a has a new boot, its pod a replacement, and all happened in order.

@@ -1,0 +1,49 @@
+package fence
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFailureTimelines: what a machine and its BMC do by themselves in the middle of a fence. Each node recovers.
+func TestFailureTimelines(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(*simulation)
+		offs  int    // acts that switch off
+		has   string // is in the timeline, before the release
+		kept  bool   // nothing is released
+	}{
+		{"on by power policy before the proof", func(s *simulation) {
+			s.script[3*time.Second] = func(s *simulation) { s.devices["bmc"].on = true }
+		}, 2, "NotProven!", false},
+		{"BMC and node are back after GaveUp", func(s *simulation) {
+			s.devices["bmc"].silent, s.devices["bmc"].answers = 0, 20*time.Minute
+			s.script[20*time.Minute] = func(s *simulation) { s.boot("b1") }
+		}, 0, "GaveUp!", true},
+		{"button pressed in Released", func(s *simulation) {
+			s.script[8500*time.Millisecond] = func(s *simulation) { s.power(s.devices["bmc"], On) }
+		}, 1, "OffProven", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSimulation(t, powerPlan(level(true, "bmc")))
+			s.until = time.Hour
+			c.setup(s)
+			log := strings.Join(s.run(), "\n")
+			if n := strings.Count(log, "=bmc-off"); n != c.offs {
+				t.Errorf("switched off %d times; want %d", n, c.offs)
+			}
+			before, _, released := strings.Cut(log, "out-of-service=true")
+			if !strings.Contains(before, c.has) || released == c.kept {
+				t.Errorf("released: %t; want %t, after %s", released, !c.kept, c.has)
+			}
+			if s.state.Result != Recovered || s.taints != (Taints{}) {
+				t.Errorf("result %q, taints %+v; want Recovered and none", s.state.Result, s.taints)
+			}
+			if t.Failed() {
+				t.Log(log)
+			}
+		})
+	}
+}
