@@ -20,7 +20,8 @@ func modeOf(seed uint64) generatorMode {
 	return generatorMode{withheld: seed&1 > 0, drills: seed&2 > 0}
 }
 
-// randomDrill makes a run the drill of a node that is healthy, cordoned and empty at the beginning, with one more event.
+// randomDrill makes a run the drill of a node that is healthy, cordoned and empty at the beginning. One more event
+// follows.
 func randomDrill(s *simulation, rnd *rand.Rand) {
 	s.drill, s.dryRun, s.leaseRuns = true, false, true
 	s.node.Ready, s.node.Unschedulable = ReadyTrue, true
