@@ -67,7 +67,8 @@ func TestProofClauses(t *testing.T) {
 		s.Readings = []Reading{offAt("bmc", 10*time.Second, time.Second), offAt("bmc", time.Second, 3*time.Second)}
 		c.change(&s, &in)
 		next, o := Step(s, in, begin)
-		if proven := next.Phase == OffProven || next.Proof != nil; proven != c.want || o.Taints.OutOfService {
+		noted := func(e Entry) bool { return e.Reason == ReasonOffProven }
+		if proven := next.Proof != nil || slices.ContainsFunc(next.History, noted); proven != c.want || o.Taints.OutOfService {
 			t.Errorf("%s: phase %q, proof %+v, taints %+v; want proven: %t", c.name, next.Phase, next.Proof, o.Taints, c.want)
 		}
 	}
@@ -153,6 +154,20 @@ func TestReleaseEnds(t *testing.T) {
 		next, o := Step(s, in, begin)
 		if next.Phase != c.want || o.Taints.OutOfService != (c.want == Releasing) {
 			t.Errorf("%s: phase %s, taints %+v; want %s", c.name, next.Phase, o.Taints, c.want)
+		}
+	}
+}
+
+// TestNoDeletionWithoutLease checks that no pod is deleted while it is not known whether the Lease was renewed.
+func TestNoDeletionWithoutLease(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		s, in := acted(t, Releasing, level(true, "bmc"))
+		s.Readings = []Reading{offAt("bmc", 40*time.Second, time.Second), offAt("bmc", time.Second, time.Second)}
+		s.Proof = &Proof{How: ByReadings, LeaseRenewed: micro(in.Lease.Renewed), At: micro(begin.Add(-80 * time.Second)),
+			Readings: []Reading{offAt("bmc", 90*time.Second, time.Second), offAt("bmc", 80*time.Second, time.Second)}}
+		in.Node.OutOfService, in.Lease.Known = true, known
+		if _, o := Step(s, in, begin); len(o.Delete) > 0 != known {
+			t.Errorf("Lease known: %t: deleted %v; want deletion only if it is", known, o.Delete)
 		}
 	}
 }

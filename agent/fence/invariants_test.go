@@ -56,6 +56,7 @@ var invariants = []invariant{
 	{"the taint is taken back although the state could not be saved", controller("TestTaintIsTakenBackUnsaved")},
 	{"pods are deleted only after the taint is set", here("TestReleaseHeld")},
 	{"a release ends when pods and volumes are known to be gone", here("TestReleaseEnds")},
+	{"no pod is deleted while the Lease is not known to be unchanged", here("TestNoDeletionWithoutLease")},
 	{"pods that tolerate the taint stay", here("TestReleaseHeld")},
 	{"pods are deleted by UID", controller("TestDeletePods")},
 	{"VolumeAttachments are deleted by UID", controller("TestDeleteAttachments")},
