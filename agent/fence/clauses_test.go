@@ -188,3 +188,16 @@ func TestSlowDevices(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowDeviceOfLivingNode checks that a device which takes longer to read than the Lease is renewed is seen to read
+// off: the drill of the plug of another machine ends.
+func TestSlowDeviceOfLivingNode(t *testing.T) {
+	s := drillSimulation(t)
+	s.plan = powerPlan(noIdentity(level(true, "bmc")))
+	s.devices["bmc"].foreign, s.devices["bmc"].read = true, 15*time.Second
+	s.until = 10 * time.Minute
+	if s.run(); !s.state.is(ConditionWaiting) || s.state.Proof != nil {
+		t.Errorf("conditions %+v, proof %+v; want that the device is said to read off:\n%s", s.state.Conditions, s.state.Proof,
+			strings.Join(s.log, "\n"))
+	}
+}

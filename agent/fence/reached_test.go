@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -28,8 +29,8 @@ func randomDrill(s *simulation, rnd *rand.Rand) {
 	s.lease.Renewed, s.lease.UnchangedSince = begin.Add(-5*time.Second), begin.Add(-5*time.Second)
 	s.load = Load{PodsKnown: true, AttachmentsKnown: true, Pods: []Pod{{UID: "p2", Namespace: "x", Name: "ds", DaemonSet: true}}}
 	s.after(10*time.Second, func() {}) // the controller looks at the node
-	for _, d := range s.devices {
-		d.foreign = rnd.IntN(8) == 0
+	for _, name := range slices.Sorted(maps.Keys(s.devices)) {
+		s.devices[name].foreign = rnd.IntN(8) == 0
 	}
 	at := time.Duration(rnd.IntN(20_000)) * time.Millisecond
 	s.script[at] = []func(*simulation){
@@ -105,7 +106,12 @@ func (v *verifier) reach(in Inputs, o Orders, on bool) {
 			v.reached[what] = true
 		}
 	}
-	for _, a := range s.Acts {
+	v.reachActs()
+}
+
+// reachActs notes the acts that have ended.
+func (v *verifier) reachActs() {
+	for _, a := range v.s.state.Acts {
 		v.reached["act "+string(a.Action)] = true
 		v.reached["outcome "+string(a.Outcome.Kind)] = true
 	}
@@ -114,6 +120,7 @@ func (v *verifier) reach(in Inputs, o Orders, on bool) {
 // rare are what fewer than two runs of a thousand reach, with the least number of runs of 100,000.
 var rare = map[string]uint64{
 	"released storage": 100, "unfenced": 20, "released for a dump": 100, "reset by its watchdog": 100, "drill, proven with pods": 20,
+	ReasonRebootNeeded: 40,
 }
 
 // everyRun are what the runs must reach besides those of rare: the ends, the reasons of events, and what reach notes.
@@ -121,7 +128,7 @@ var everyRun = []string{
 	// The ends. A run that has none of them fails.
 	"Recovered", "Fenced", "NodeGone", "Refused", "gave up", "held", "dry run",
 	ReasonAttemptStarted, ReasonActStarted, ReasonActEnded, ReasonActNotSent, ReasonRetrying, ReasonNextLevel, ReasonIsolated,
-	ReasonStorageProven, ReasonRebootNeeded, ReasonKdumpStarted, ReasonKdumpFinished, ReasonNotProven, ReasonOffProven,
+	ReasonStorageProven, ReasonKdumpStarted, ReasonKdumpFinished, ReasonNotProven, ReasonOffProven,
 	ReasonResetProven, ReasonConfirmedOff, ReasonConfirmOffIgnored, ReasonReleasing, ReasonReleaseInterrupted, ReasonReleased,
 	ReasonWouldRelease, ReasonSwitchedOn, ReasonSwitchingOn, ReasonNodeReadyUnproven, ReasonNodeReturned, ReasonMethodFailed,
 	ReasonDeviceAnswersAgain, ConditionProofLost, ConditionVerificationFailed, ConditionReleaseStuck, ConditionNodeDidNotReturn,
