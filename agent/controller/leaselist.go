@@ -8,7 +8,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/evictd/evictd/agent/fence/nodefence"
-	"github.com/evictd/evictd/agent/selffence"
 )
 
 // leaseLister lists the Leases of all nodes, with one request each: a Lease that is first read when its
@@ -67,7 +66,7 @@ func (l *leaseLister) list(ctx context.Context) {
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		present[n.Name] = true
-		r.observer.leases.observeAdvert(n.Name, n.Annotations[selffence.AnnotationWatchdog], now)
+		r.observer.leases.observeAdvert(n, now)
 		if ready(n) && r.silent(n.Name, &config) {
 			l.notify(ctx, n.Name)
 		}

@@ -93,7 +93,7 @@ func (p *probes) next(ctx context.Context) {
 	for _, d := range p.due(config.Plans, now) {
 		m, power := probedMethod(config.Plans[d.node], d.device)
 		node, free := p.free(ctx, d.node)
-		if m == nil || m.Executor == fence.InJob || !free {
+		if m == nil || !free {
 			continue // the next one; this one is looked at again in probePeriod
 		}
 		r := p.executor.reading(d.node, "", m)
@@ -152,13 +152,24 @@ func (p *probes) free(ctx context.Context, name string) (*corev1.Node, bool) {
 	return node, err == nil
 }
 
-// probedMethod returns a method with which a device is read, and whether it switches the power of the machine.
+// probedMethod returns a method with which a device is read without a Job, nil if there is none, and whether the device
+// switches the power of the machine.
 func probedMethod(pl fence.Plan, device string) (m *fence.Method, power bool) {
-	s := fence.State{Detail: fence.Detail{Plan: pl}}
-	power = slices.ContainsFunc(pl.PowerManagement, func(l fence.Level) bool {
-		return slices.ContainsFunc(l.Methods, func(m fence.Method) bool { return m.Device == device })
-	})
-	return methodOfDevice(&s, device), power
+	for i, levels := range [][]fence.Level{pl.PowerManagement, pl.Isolation, pl.Recovery} {
+		for _, level := range levels {
+			for k := range level.Methods {
+				found := &level.Methods[k]
+				if found.Device != device {
+					continue
+				}
+				power = power || i == 0
+				if m == nil && found.Executor != fence.InJob {
+					m = found
+				}
+			}
+		}
+	}
+	return m, power
 }
 
 // probeFailure returns why a device could not be used for a fence of a node, empty if it could.

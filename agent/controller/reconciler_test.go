@@ -494,9 +494,8 @@ func releasing(s *fence.State, renewed time.Time) {
 	at := metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond))
 	s.Phase, s.LastAct, s.Since = fence.Releasing, metav1.NewMicroTime(at.Add(-time.Minute)), at
 	s.Target.LeaseRenewed = metav1.NewMicroTime(renewed)
-	s.Proof = &fence.Proof{How: fence.ByReadings, At: at, LeaseRenewed: metav1.NewMicroTime(renewed), Readings: []fence.Reading{
-		{Device: "bmc1", Power: fence.PowerOff, UUID: machine, Started: at, Ended: at},
-	}}
+	off := fence.Reading{Device: "bmc1", Power: fence.PowerOff, UUID: machine, Started: at, Ended: at}
+	s.Proof = &fence.Proof{How: fence.ByReadings, At: at, LeaseRenewed: metav1.NewMicroTime(renewed), Readings: []fence.Reading{off, off}}
 }
 
 // When a device reads on again, the out-of-service taint is removed also if the API server refuses to save the

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,20 +19,33 @@ const freshLease = 2*leasePeriod + 5*time.Second
 type advertSighting struct {
 	text  string
 	since time.Time
+	// version is the resourceVersion of the newest Node with this text, 0 if it is not a number.
+	version uint64
 }
 
-// observeAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock.
-func (l *leases) observeAdvert(node, text string, now time.Time) time.Time {
+// observeAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock. A Node
+// of the cache may be older than one that was read from the API server before: what it says does not count.
+func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
+	text := n.Annotations[selffence.AnnotationWatchdog]
+	version, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
+	if err != nil {
+		version = 0
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.adverts[node]
-	if !ok || s.text != text {
-		s = advertSighting{text, now}
-		if l.adverts == nil {
-			l.adverts = make(map[string]advertSighting)
-		}
-		l.adverts[node] = s
+	s, ok := l.adverts[n.Name]
+	switch {
+	case ok && version > 0 && version < s.version:
+		return s.since
+	case !ok || s.text != text:
+		s = advertSighting{text, now, version}
+	default:
+		s.version = max(s.version, version)
 	}
+	if l.adverts == nil {
+		l.adverts = make(map[string]advertSighting)
+	}
+	l.adverts[n.Name] = s
 	return s.since
 }
 
@@ -81,7 +95,7 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 		return fence.WatchdogFacts{}
 	}
 	text, said := n.Annotations[selffence.AnnotationWatchdog]
-	since := l.observeAdvert(n.Name, text, now)
+	since := l.observeAdvert(n, now)
 	if !said {
 		return fence.WatchdogFacts{Why: "the node says nothing of a watchdog"}
 	}

@@ -59,7 +59,7 @@ func TestWatchdogFacts(t *testing.T) {
 		}
 		n.Annotations = map[string]string{selffence.AnnotationWatchdog: text}
 		before := func(seconds time.Duration) time.Time { return start.Add(-seconds * time.Second) }
-		l.observeAdvert("n1", text, before(tt.advert))
+		l.observeAdvert(n, before(tt.advert))
 		lease := fence.Lease{Known: true, Found: true, UnchangedSince: before(tt.lease)}
 		if tt.change != nil {
 			tt.change(&lease)
@@ -89,15 +89,24 @@ func TestWatchdogFacts(t *testing.T) {
 	}
 }
 
-// An advert counts from its last change, also to an earlier text.
+// An advert counts from its last change, also to an earlier text. What an older Node says does not count: that of the
+// cache may be late for minutes.
 func TestObserveAdvert(t *testing.T) {
 	l, start := &leases{}, time.Now()
 	for i, tt := range []struct {
-		text string
-		want int
-	}{{"a", 0}, {"a", 0}, {"b", 2}, {"b", 2}, {"a", 4}, {"", 5}} {
-		if got := l.observeAdvert("n1", tt.text, start.Add(time.Duration(i)*time.Second)); !got.Equal(start.Add(time.Duration(tt.want) * time.Second)) {
-			t.Errorf("%d: unchanged since %v; want %d s", i, got.Sub(start), tt.want)
+		text, version string
+		want          int
+	}{
+		{"a", "10", 0}, {"a", "11", 0}, {"b", "12", 2}, {"b", "12", 2}, {"a", "13", 4}, {"", "14", 5},
+		{"a", "13", 5}, {"", "14", 5}, // the cache is late
+		{"c", "20", 8}, {"c", "30", 8}, {"b", "25", 8}, {"c", "31", 8}, {"d", "31", 12},
+		{"e", "", 13}, {"e", "1", 13}, // a version that is not known
+	} {
+		n := deadNode()
+		n.ResourceVersion, n.Annotations = tt.version, map[string]string{selffence.AnnotationWatchdog: tt.text}
+		got := l.observeAdvert(n, start.Add(time.Duration(i)*time.Second))
+		if !got.Equal(start.Add(time.Duration(tt.want) * time.Second)) {
+			t.Errorf("%d, %q of version %q: unchanged since %v; want %d s", i, tt.text, tt.version, got.Sub(start), tt.want)
 		}
 	}
 	l.pruneAdverts(map[string]bool{"n2": true})
@@ -184,7 +193,7 @@ func TestWatchdogRelease(t *testing.T) {
 			leaseOf("n2", now), leaseOf("n3", now), pod("db-0", "StatefulSet", nil))
 		l := r.observer.leases
 		l.observe("n1", renewal{renewed: renewed}, now.Add(-time.Hour))
-		l.observeAdvert("n1", text, now.Add(-tt.since))
+		l.observeAdvert(n, now.Add(-tt.since))
 		l.majority, l.counted = now.Add(-time.Hour), now
 		if _, err := r.Reconcile(t.Context(), request); err != nil {
 			t.Fatal(err)

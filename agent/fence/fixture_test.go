@@ -65,6 +65,9 @@ type fakeDevice struct {
 	lies bool
 	// foreign switches another machine.
 	foreign bool
+	// again is after which time a command is executed a second time, as from a datagram that the network delivered late;
+	// returns is after which time the machine is on again after off, as with the power policy always-on; 0 for never.
+	again, returns time.Duration
 }
 
 func bmc() *fakeDevice {
@@ -308,6 +311,12 @@ func (s *simulation) act(i Intent) {
 		default:
 			s.power(d, i.Action)
 			report(Succeeded, "")
+			if d.again > 0 {
+				s.after(d.again, func() { s.power(d, i.Action) })
+			}
+			if d.returns > 0 && i.Action == Off {
+				s.after(d.returns, func() { s.power(d, On) })
+			}
 		}
 	})
 }

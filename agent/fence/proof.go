@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,13 +110,7 @@ func (r *run) verify() bool {
 	if !complete {
 		r.dead() // reports what is waited for
 	}
-	for _, d := range devices {
-		last := s.last(d)
-		needed := s.Proof.How != ByReadings || s.Proof.has(d)
-		if needed && (last == nil || !r.confirms(last) || s.Proof.How == ByReadings && last.Power != PowerOff) {
-			complete = false
-		}
-	}
+	complete = complete && r.allConfirm(r.confirms)
 	if !open {
 		r.read(devices, s.Proof.At.Time, t.Settle.Duration)
 		return false
@@ -136,14 +131,46 @@ func (r *run) verify() bool {
 	return false
 }
 
+// confirming returns the devices whose readings the release needs: those of the proof, and without readings in it all.
+func (r *run) confirming() []string {
+	s := r.s
+	return slices.DeleteFunc(s.powerDevices(), func(d string) bool { return s.Proof.How == ByReadings && !s.Proof.has(d) })
+}
+
+// allConfirm reports whether the last reading of each device that the release needs passes a check, and is off if the
+// proof is one of readings.
+func (r *run) allConfirm(check func(*Reading) bool) bool {
+	for _, d := range r.confirming() {
+		last := r.s.last(d)
+		if last == nil || !check(last) || r.s.Proof.How == ByReadings && last.Power != PowerOff {
+			return false
+		}
+	}
+	return true
+}
+
 // confirms reports whether a reading confirms the proof for the release now: it followed the proof, is recent, and began
 // after the gate opened or just before. A new controller finds readings in the state that are as old as the outage.
 func (r *run) confirms(x *Reading) bool {
-	recent := r.now.Add(-2 * r.timings().ProofInterval.Duration)
+	recent := r.now.Add(-2*r.timings().ProofInterval.Duration - r.longestOther(x.Device))
 	if !x.Started.After(r.s.Proof.At.Time) || x.Ended.Time.Before(recent) {
 		return false
 	}
 	return x.Started.After(r.s.heldUntil()) || !x.Started.Time.Before(recent)
+}
+
+// longestOther returns how long the last reading of another device took that the release needs, at most ProofTimeout. A
+// reading stays recent for that time: two slow devices, such as those that Jobs read, would else never be read recently
+// both.
+func (r *run) longestOther(device string) time.Duration {
+	longest := time.Duration(0)
+	for _, d := range r.confirming() {
+		last := r.s.last(d)
+		if d != device && last != nil && last.Started.After(r.s.Proof.At.Time) {
+			longest = max(longest, last.Ended.Sub(last.Started.Time))
+		}
+	}
+	return min(longest, r.timings().ProofTimeout.Duration)
 }
 
 // leaseAsProven reports whether the Lease is known not to have been renewed since the proof.
@@ -169,6 +196,33 @@ func (p *Proof) has(device string) bool {
 	return false
 }
 
+// proves reports whether a proof of a saved state is one that this plan can have: of readings, two of each device that a
+// level switches off, off and of the node's machine. An edited NodeFence may have any.
+func (s *State) proves(p *Proof) bool {
+	if p.How == ByWatchdog {
+		return s.usesWatchdog()
+	}
+	if p.How != ByReadings {
+		return p.How == Confirmed
+	}
+	count := map[string]int{}
+	for i := range p.Readings {
+		x := &p.Readings[i]
+		if x.Power != PowerOff || s.checked(x.Device) && SameMachine(x.UUID, s.Target.SystemUUID) != Yes {
+			return false
+		}
+		count[x.Device]++
+	}
+	for i := range s.Plan.PowerManagement {
+		level := Plan{PowerManagement: s.Plan.PowerManagement[i : i+1]}
+		devices := level.devices(Off, 0)
+		if len(devices) > 0 && !slices.ContainsFunc(devices, func(d string) bool { return count[d] < 2 }) {
+			return true
+		}
+	}
+	return false
+}
+
 // begun returns when the first reading of the proof began.
 func (p *Proof) begun() time.Time {
 	begun := p.At.Time
@@ -188,6 +242,10 @@ func (r *run) contradicted() bool {
 	}
 	if s.Proof == nil {
 		r.proofLost("the saved state has no proof")
+		return true
+	}
+	if !s.proves(s.Proof) {
+		r.proofLost("the saved proof is none of this plan")
 		return true
 	}
 	for _, x := range r.on {

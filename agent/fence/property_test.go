@@ -37,12 +37,7 @@ func TestRandomFences(t *testing.T) {
 			total[end] += n
 		}
 	}
-	t.Logf("ends: %v", total)
-	for _, end := range []string{"Recovered", "Fenced", "NodeGone", "gave up", "held", "released storage", "unfenced", "released for a dump", "reset by its watchdog"} {
-		if total[end] == 0 {
-			t.Errorf("no run ended as %q: %v", end, total)
-		}
-	}
+	checkReached(t, total, runs)
 }
 
 // randomFence runs one fence and returns how it ended. It counts what happened in ends.
@@ -51,6 +46,7 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	chance := func(percent int) bool { return rnd.IntN(100) < percent }
 	s := newSimulation(t, randomPlan(rnd))
 	s.noJSON = true
+	mode := modeOf(seed)
 	s.dryRun = chance(5)
 	s.until = 90 * time.Minute
 	s.devices = map[string]*fakeDevice{}
@@ -62,7 +58,10 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	if chance(20) {
 		s.bootTime = never
 	}
-	randomEvents(s, rnd)
+	randomEvents(s, rnd, mode)
+	if mode.drills && chance(40) {
+		randomDrill(s, rnd)
+	}
 	if chance(25) {
 		s.plan.Kdump, s.kdump.Since = []KdumpMode{KdumpDelay, KdumpRelease, KdumpRelease}[rnd.IntN(3)], begin.Add(-time.Hour)
 		from := time.Duration(rnd.IntN(60)) * time.Second
@@ -70,8 +69,12 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	}
 	s.watchdog = WatchdogFacts{Advert: "1", Armed: chance(90), Why: "not armed", BootID: "b1", Bound: 3 * time.Minute}
 	s.unchanged = time.Duration(rnd.IntN(600)-300) * time.Second
-	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}, lastOff: map[string]Reading{}}
-	s.check = v.check
+	v := &verifier{s: s, seed: seed, rnd: rnd, acts: map[string]bool{}, portOn: map[string]time.Time{}, lastOff: map[string]Reading{},
+		reached: map[string]bool{}, ambushed: map[Phase]bool{}}
+	s.check = func(in Inputs, o Orders) {
+		v.check(in, o)
+		v.ambush(mode)
+	}
 	last := time.Duration(0)
 	for at := range s.script {
 		last = max(last, at)
@@ -82,17 +85,8 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	s.done = func() bool { return s.at > last+2*time.Minute && v.class() != "" }
 	s.run()
 	end := v.end()
-	if v.volumes > 0 {
-		ends["released storage"]++
-	}
-	if v.resets > 0 {
-		ends["reset by its watchdog"]++
-	}
-	if v.dumps > 0 {
-		ends["released for a dump"]++
-	}
-	if v.unfenced > 0 {
-		ends["unfenced"]++
+	for what := range v.reached {
+		ends[what]++
 	}
 	return end
 }
@@ -158,6 +152,15 @@ func randomDevice(rnd *rand.Rand) *fakeDevice {
 	if rnd.IntN(12) == 0 {
 		d.uuid = []string{"", "b" + uuid[1:], strings.Repeat("0", 32)}[rnd.IntN(3)]
 	}
+	if rnd.IntN(8) == 0 {
+		d.read = time.Duration(8+rnd.IntN(18)) * time.Second
+	}
+	if rnd.IntN(8) == 0 {
+		d.again = time.Duration(1+rnd.IntN(30_000)) * time.Millisecond
+	}
+	if rnd.IntN(12) == 0 {
+		d.returns = time.Duration(1+rnd.IntN(30_000)) * time.Millisecond
+	}
 	if rnd.IntN(3) == 0 {
 		d.silent = time.Duration(rnd.IntN(120_000)) * time.Millisecond
 		d.answers = d.silent + time.Duration(rnd.IntN([]int{60_000, 900_000}[rnd.IntN(2)]))*time.Millisecond
@@ -168,19 +171,21 @@ func randomDevice(rnd *rand.Rand) *fakeDevice {
 	return d
 }
 
-// randomGate returns a gate that is open, or closed by a storm or by the controller.
-func randomGate(rnd *rand.Rand, now time.Time) Gate {
-	switch rnd.IntN(3) {
+// randomGate returns a gate that is open, or closed by a storm, by the controller, or by a person.
+func randomGate(rnd *rand.Rand, mode generatorMode, now time.Time) Gate {
+	switch rnd.IntN(4) {
 	case 0:
 		return Gate{Open: true, RateFull: now.Add(5 * time.Minute)}
 	case 1:
 		return Gate{Reason: ReasonTooManyUnhealthy, Storm: true, Overridable: true, StormUntil: now.Add(6 * time.Minute)}
+	case 2:
+		return Gate{Reason: "DryRun", Withheld: mode.withheld}
 	}
-	return Gate{Reason: "DryRun"}
+	return Gate{Reason: "Paused", Withheld: mode.withheld}
 }
 
 // randomEvents scripts up to five events, one of them often a gate that changes near the release.
-func randomEvents(s *simulation, rnd *rand.Rand) {
+func randomEvents(s *simulation, rnd *rand.Rand, mode generatorMode) {
 	events := []func(*simulation){
 		(*simulation).restart, (*simulation).restart,
 		func(s *simulation) { s.boot("b1") },
@@ -191,8 +196,8 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 		func(s *simulation) { s.lease.Found = !s.lease.Found },
 		func(s *simulation) { s.node.Found = false },
 		func(s *simulation) { s.node.UID = "n2" },
-		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
-		func(s *simulation) { s.gate = randomGate(rnd, s.now()) },
+		func(s *simulation) { s.gate = randomGate(rnd, mode, s.now()) },
+		func(s *simulation) { s.gate = randomGate(rnd, mode, s.now()) },
 		func(s *simulation) { s.watchdog.Advert, s.unchanged = s.watchdog.Advert+"1", s.at },
 		func(s *simulation) { s.node.ConfirmOff = fenceUID },
 		func(s *simulation) { s.node.ConfirmOff = "other" },
@@ -207,7 +212,7 @@ func randomEvents(s *simulation, rnd *rand.Rand) {
 	}
 	limit := []int{30_000, 120_000, 600_000}[rnd.IntN(3)]
 	if rnd.IntN(4) == 0 {
-		s.script[time.Duration(5_000+rnd.IntN(5_000))*time.Millisecond] = func(s *simulation) { s.gate = randomGate(rnd, s.now()) }
+		s.script[time.Duration(5_000+rnd.IntN(5_000))*time.Millisecond] = func(s *simulation) { s.gate = randomGate(rnd, mode, s.now()) }
 	}
 	for range rnd.IntN(5) {
 		s.script[time.Duration(rnd.IntN(limit))*time.Millisecond] = events[rnd.IntN(len(events))]
@@ -225,12 +230,7 @@ type verifier struct {
 	lastOn  time.Time // end of the last reading on
 	// portOn is when each device of Isolation was read on last.
 	portOn map[string]time.Time
-	// volumes counts the steps that released pods of storage, and unfenced the acts of Recovery after such.
-	volumes, unfenced int
-	// dumps counts the steps that released pods because of datagrams, of which heard are the last ones.
-	dumps int
-	// resets counts the releases for a watchdog.
-	resets     int
+	// heard are the last datagrams because of which pods may be released.
 	heard      []time.Time
 	switchedOn bool // by an act
 	tainted    bool
@@ -238,6 +238,9 @@ type verifier struct {
 	lastOff map[string]Reading
 	// confirmed says that the annotation had the fence's UID.
 	confirmed bool
+	// reached is what happened in the run, and ambushed are the phases with an event of their own.
+	reached  map[string]bool
+	ambushed map[Phase]bool
 }
 
 func (v *verifier) fail(format string, args ...any) {
@@ -250,6 +253,8 @@ func (v *verifier) check(in Inputs, o Orders) {
 	on := v.observe(in, devices)
 	v.hear(in)
 	v.checkReset(in)
+	v.reach(in, o, on)
+	v.checkWithheld(in, o)
 	release := o.Taints.OutOfService || len(o.Delete) > 0
 	if !o.Taints.OutOfService && len(o.Delete)+len(o.Detach) > 0 {
 		release = false
@@ -344,7 +349,7 @@ func (v *verifier) hear(in Inputs) {
 // checkDump checks that pods are released for a dump only while it goes on, and before the machine is switched off.
 func (v *verifier) checkDump(in Inputs, now time.Time) {
 	s := &v.s.state
-	v.dumps++
+	v.reached["released for a dump"] = true
 	if s.Plan.Kdump != KdumpRelease || s.Step == Recovery || s.Phase != "" || s.DryRun || !s.FirstOff.IsZero() {
 		v.fail("released pods without a proof in %s %s, phase %q", s.Step, s.Status, s.Phase)
 	}
@@ -359,7 +364,7 @@ func (v *verifier) checkDump(in Inputs, now time.Time) {
 // checkStorage checks that pods are released only while each port of the level is off, and only those of the storage.
 func (v *verifier) checkStorage(in Inputs, o Orders, now time.Time) {
 	s := &v.s.state
-	v.volumes++
+	v.reached["released storage"] = true
 	if s.Step != Isolation || s.Status != Done || s.DryRun || !s.storageReleased() || s.Storage.Proven.IsZero() {
 		v.fail("released storage in %s %s, %+v", s.Step, s.Status, s.Storage)
 	}
@@ -410,6 +415,7 @@ func (v *verifier) repeat(now time.Time) {
 		last := v.s.state.Acts[n-1].Outcome
 		last.Kind = []OutcomeKind{Succeeded, Failed, Unknown, Refused}[v.rnd.IntN(4)]
 		v.s.outcomes = append(v.s.outcomes, last)
+		v.reached["outcome reported twice"] = true
 	}
 	if f := v.s.state.Storage; f != nil && len(f.Readings) > 0 && v.rnd.IntN(10) == 0 {
 		v.s.readings = append(v.s.readings, f.Readings[v.rnd.IntN(len(f.Readings))])
@@ -486,7 +492,7 @@ func (v *verifier) checkReleasing(in Inputs) {
 	now, p := v.s.now(), v.s.state.Proof
 	confirmed := p != nil && p.How == Confirmed
 	if p != nil && p.How == ByWatchdog {
-		v.resets++
+		v.reached["reset by its watchdog"] = true
 		if !in.Gate.Open {
 			v.fail("release began while the gate is closed: %+v", in.Gate)
 		}
@@ -498,16 +504,15 @@ func (v *verifier) checkReleasing(in Inputs) {
 	if p == nil || confirmed {
 		return
 	}
-	recent := 2 * v.s.plan.Timings.ProofInterval.Duration
 	for _, x := range p.Readings {
 		last, ok := v.lastOff[x.Device]
+		recent := 2*v.s.plan.Timings.ProofInterval.Duration + v.longestOther(x.Device)
 		if !ok || now.Sub(last.Ended.Time) > recent || !last.Started.After(x.Started.Time) {
 			v.fail("release began; last reading off of %s is %+v, part of the proof %+v", x.Device, last, x)
 		}
 	}
 }
 
-// checkAct checks that there is one act at a time, and none twice.
 // checkKdump checks that Power-Management does not switch off for the first time while a dump goes on, unless the one
 // wait for it is over.
 func (v *verifier) checkKdump(i *Intent, now time.Time) {
@@ -522,6 +527,7 @@ func (v *verifier) checkKdump(i *Intent, now time.Time) {
 	}
 }
 
+// checkAct checks that there is one act at a time, and none twice.
 func (v *verifier) checkAct(i *Intent, now time.Time) {
 	s := &v.s.state
 	switch {
@@ -531,12 +537,13 @@ func (v *verifier) checkAct(i *Intent, now time.Time) {
 		v.fail("act %s while another may be executed until %v", i.ID, v.busy)
 	case s.Intent == nil || s.Intent.ID != i.ID:
 		v.fail("act %s is not the intent of the state", i.ID)
-	case i.Action == Off && s.Step == PowerManagement && (s.Phase != "" || v.s.node.Ready == ReadyTrue || !v.s.gate.Open):
+	case i.Action == Off && s.Step == PowerManagement && (s.Phase != "" || v.s.node.Ready == ReadyTrue && !s.Drill || !v.s.gate.Open):
 		v.fail("off in phase %q of a node that is %s, gate %+v", s.Phase, v.s.node.Ready, v.s.gate)
 	case i.Action == On && s.Step == PowerManagement && s.Phase != Released:
 		v.fail("on before the release")
 	}
 	v.checkKdump(i, now)
+	v.checkDrill(i)
 	v.checkAfterRelease(i)
 	v.acts[i.ID] = true
 	v.busy = i.Deadline.Time
@@ -549,7 +556,7 @@ func (v *verifier) checkAfterRelease(i *Intent) {
 	case i.Action == CleanPods && (s.Phase != Released || s.Proof == nil || v.s.node.Ready == ReadyTrue || v.switchedOn):
 		v.fail("clean-pods in phase %q, proof %+v, of a node that is %s, on sent: %t", s.Phase, s.Proof, v.s.node.Ready, v.switchedOn)
 	case s.Step == Recovery && s.storageReleased():
-		if v.unfenced++; v.s.node.BootID == s.Target.BootID {
+		if v.reached["unfenced"] = true; v.s.node.BootID == s.Target.BootID {
 			v.fail("unfenced with the boot ID %q", v.s.node.BootID)
 		}
 	}

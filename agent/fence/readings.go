@@ -40,8 +40,9 @@ func (r *run) takeReadings() {
 			r.takeReading(x)
 		}
 	}
-	if l := r.in.Lease; l.Known && l.Found {
-		// While its Lease changed, the machine was not off.
+	// While its Lease changed, the machine was not off. While the node is alive nothing is proven, and a device that is
+	// slower to read than the Lease is renewed would never read off.
+	if l := r.in.Lease; l.Known && l.Found && !r.alive() {
 		r.s.Readings = slices.DeleteFunc(r.s.Readings, func(x Reading) bool {
 			return x.Power == PowerOff && x.Started.Time.Before(l.UnchangedSince)
 		})

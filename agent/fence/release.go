@@ -45,6 +45,14 @@ func (r *run) release() bool {
 	}
 	pods, attachments := l.Evicted(), l.detached()
 	tainted := r.in.Node.OutOfService
+	// No reading that confirms the proof is older.
+	oldest := r.now.Add(-t.ProofTimeout.Duration - 2*t.ProofInterval.Duration)
+	if !tainted && !r.allConfirm(func(x *Reading) bool { return !x.Ended.Time.Before(oldest) }) {
+		// The state was saved and the taint not set: by a controller that ended then, or by hand.
+		r.to(PowerManagement, Running, OffProven, warning(ReasonReleaseInterrupted,
+			"the node has no out-of-service taint, and its devices were not read recently: they are read before it is set"))
+		return true
+	}
 	if tainted && l.PodsKnown && l.AttachmentsKnown && len(pods) == 0 && len(attachments) == 0 {
 		r.clear(ConditionReleaseStuck)
 		r.to(PowerManagement, Running, Released, normal(ReasonReleased,
