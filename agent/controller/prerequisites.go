@@ -48,6 +48,7 @@ func rights(namespace string, elect bool, mode affinity.Mode) []right {
 		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get", "list"}},
 		{resource: "namespaces", name: remediatorNamespace, verbs: []string{"get"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
+		{namespace: namespace, resource: "configmaps", name: drillsName, verbs: []string{"patch"}},
 		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
 	}
 	if mode != affinity.Off {
