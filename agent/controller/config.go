@@ -42,6 +42,13 @@ func (c *configuration) current() (config plan.Config, loaded bool) {
 	return c.config, c.loaded
 }
 
+// all returns the valid part of the configuration, its mistakes, and what drills have shown.
+func (c *configuration) all() (config plan.Config, problems []plan.Problem, shown drills, loaded bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config, c.problems, c.shown, c.loaded
+}
+
 // drilled returns what drills have shown.
 func (c *configuration) drilled() drills {
 	c.mu.Lock()

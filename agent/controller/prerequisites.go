@@ -40,6 +40,7 @@ type right struct {
 func rights(namespace string, elect bool, mode affinity.Mode) []right {
 	list := []right{
 		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
+		{resource: "nodes/status", verbs: []string{"patch"}},
 		{resource: "pods", verbs: []string{"list", "delete"}},
 		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list", "delete"}},
 		{resource: "persistentvolumes", verbs: []string{"get"}},

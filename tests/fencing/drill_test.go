@@ -72,6 +72,31 @@ func TestDrill(t *testing.T) {
 	check(t, c, began)
 }
 
+// awaitConfigured waits until the condition EvictdFenceConfigured of a Node has a status and a reason, or is not there.
+func awaitConfigured(t *testing.T, c *Cluster, node, want string) {
+	t.Helper()
+	if err := c.poll(t.Context(), "the condition "+want+" of "+node, func() (bool, error) {
+		var n corev1.Node
+		err := c.Admin.Get(t.Context(), "/api/v1/nodes/"+node, &n)
+		got, ready := "", false
+		for _, c := range n.Status.Conditions {
+			if c.Type == "EvictdFenceConfigured" {
+				got = string(c.Status) + " " + c.Reason
+			}
+			ready = ready || c.Type == corev1.NodeReady
+		}
+		return ready && got == want, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notDrilled reports whether b has a fence that has given up because nothing has shown that its device is its own.
+func notDrilled(s *Snapshot) bool {
+	conditions := s.Fences["b"].State.Conditions
+	return meta.IsStatusConditionTrue(conditions, fence.ConditionGaveUp) && meta.IsStatusConditionTrue(conditions, fence.ConditionNotDrilled)
+}
+
 // TestDrillOfPlug: a device that is not compared with the node is used for a fence after a drill has shown that it is
 // the node's, and no longer when it was changed.
 func TestDrillOfPlug(t *testing.T) {
@@ -92,11 +117,6 @@ func TestDrillOfPlug(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	notDrilled := func(s *Snapshot) bool {
-		f := s.Fences["b"]
-		return meta.IsStatusConditionTrue(f.State.Conditions, fence.ConditionGaveUp) &&
-			meta.IsStatusConditionTrue(f.State.Conditions, fence.ConditionNotDrilled)
-	}
 	await := func(what string, ok func(*Snapshot) bool) {
 		t.Helper()
 		if err := c.Await(t.Context(), what, ok); err != nil {
@@ -107,7 +127,9 @@ func TestDrillOfPlug(t *testing.T) {
 		f := s.Fences["b"]
 		return !f.State.Drill && f.State.Result == fence.Recovered && s.Ready["b"] && len(s.Taints["b"]) == 0
 	}
+	condition := func(want string) { t.Helper(); awaitConfigured(t, c, "b", want) }
 	setTemplate()
+	condition("False NotDrilled")
 	began := time.Now()
 	boot := c.Machines["b"].BootID()
 	c.Machines["b"].Isolate()
@@ -129,6 +151,7 @@ func TestDrillOfPlug(t *testing.T) {
 	if err := c.Admin.Get(t.Context(), "/api/v1/namespaces/"+Namespace+"/configmaps/evictd-fence-drills", &kept); err != nil || kept.Data["b"] == "" {
 		t.Fatalf("ConfigMap evictd-fence-drills has %v, %v; want the drill of b", kept.Data, err)
 	}
+	condition("True Planned")
 	if boot == c.Machines["b"].BootID() {
 		t.Error("b has its old boot ID after the drill")
 	}
@@ -146,4 +169,8 @@ func TestDrillOfPlug(t *testing.T) {
 		t.Error("b was switched off by a device that was changed after the drill")
 	}
 	check(t, c, began)
+	if _, err := c.Admin.Request(t.Context(), "DELETE", "/api/v1/namespaces/"+Namespace+"/configmaps/fence-config-b", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	condition("")
 }
