@@ -69,8 +69,13 @@ func stripNode(n *corev1.Node) {
 	}}
 	stripped.Status.NodeInfo.SystemUUID = n.Status.NodeInfo.SystemUUID
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			stripped.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		switch {
+		case c.Type == corev1.NodeReady:
+			stripped.Status.Conditions = append(stripped.Status.Conditions,
+				corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		case ours(c):
+			stripped.Status.Conditions = append(stripped.Status.Conditions,
+				corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}
 	}
 	for _, a := range n.Status.Addresses {

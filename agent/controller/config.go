@@ -32,6 +32,7 @@ type configuration struct {
 	loaded   bool
 	config   plan.Config
 	problems []plan.Problem
+	shown    drills
 }
 
 // current returns the valid part of the configuration. loaded is false before it was read for the first time.
@@ -39,6 +40,20 @@ func (c *configuration) current() (config plan.Config, loaded bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.config, c.loaded
+}
+
+// all returns the valid part of the configuration, its mistakes, and what drills have shown.
+func (c *configuration) all() (config plan.Config, problems []plan.Problem, shown drills, loaded bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config, c.problems, c.shown, c.loaded
+}
+
+// drilled returns what drills have shown.
+func (c *configuration) drilled() drills {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shown
 }
 
 // Reconcile implements reconcile.Reconciler. The objects are read from the cache; a plan is pinned in its NodeFence.
@@ -62,7 +77,7 @@ func (c *configuration) Reconcile(ctx context.Context, _ reconcile.Request) (rec
 	if first || len(c.config.Plans) != len(config.Plans) || c.config.Policy != config.Policy {
 		level = slog.LevelInfo
 	}
-	c.config, c.problems, c.loaded = config, problems, true
+	c.config, c.problems, c.loaded, c.shown = config, problems, true, drillsOf(maps.Items)
 	c.mu.Unlock()
 	if first || !slices.Equal(earlier, problems) {
 		c.report(problems, earlier, maps.Items)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,9 +40,11 @@ func (p *pass) drill(ctx context.Context, nf *nodefence.NodeFence) error {
 // errNotKnown is the error of a drill that can't be decided on now.
 var errNotKnown = errors.New("an object could not be read")
 
-// openDrill returns the state of a drill and what is reported of it. The error is why there is none.
-func (p *pass) openDrill(ctx context.Context, uid string) (*fence.State, []fence.Event, error) {
+// openDrill returns the state of a drill and what is reported of it. The request is the UID of the Node, for a drill of
+// the whole plan, or UID/LEVEL for one level of power management. The error is why there is none.
+func (p *pass) openDrill(ctx context.Context, request string) (*fence.State, []fence.Event, error) {
 	plan, planned := p.config.Plans[p.name]
+	uid, text, one := strings.Cut(request, "/")
 	switch {
 	case p.node == nil:
 		return nil, nil, fmt.Errorf("there is no Node %s", p.name)
@@ -50,6 +54,13 @@ func (p *pass) openDrill(ctx context.Context, uid string) (*fence.State, []fence
 		return nil, nil, fmt.Errorf("the node has no valid configuration of fencing, ConfigMap fence-config-%s", p.name)
 	case !p.config.Policy.Enforce:
 		return nil, nil, errors.New("evictd-controller is in dry run; set mode=enforce in cluster-fence-config")
+	}
+	if one {
+		level, err := strconv.Atoi(text)
+		if err != nil || level < 1 || level > len(plan.PowerManagement) {
+			return nil, nil, fmt.Errorf("the annotation %s has %q: power_management has the levels 1 to %d", annotationDrill, request, len(plan.PowerManagement))
+		}
+		plan.PowerManagement = plan.PowerManagement[level-1 : level]
 	}
 	if g := p.withheld(p.node, true); !g.Open {
 		return nil, nil, errors.New(g.Message)

@@ -176,6 +176,7 @@ func (p *pass) open(ctx context.Context, earlier *nodefence.NodeFence) (*fence.S
 			"node", p.name, "error", err)
 		return nil, nil
 	}
+	plan = plan.Drilled(node, p.reconciler.config.drilled().digests(p.name))
 	var shared []fence.Event
 	if other != "" {
 		shared = []fence.Event{{Warning: true, Reason: "SystemUUIDShared", Message: fmt.Sprintf(

@@ -24,7 +24,7 @@ var (
 	allConditions = []string{
 		fence.ConditionStormHold, fence.ConditionWaiting, fence.ConditionIdentityMismatch, fence.ConditionProofLost,
 		fence.ConditionVerificationFailed, fence.ConditionReleaseStuck, fence.ConditionNodeDidNotReturn, fence.ConditionGaveUp,
-		fence.ConditionKdumpWait,
+		fence.ConditionKdumpWait, fence.ConditionNotDrilled,
 	}
 	allPowers = []fence.Power{fence.PowerOn, fence.PowerOff, fence.PowerUnknown}
 )

@@ -40,6 +40,7 @@ evictd_fence_conditions{condition="GaveUp"} 0
 evictd_fence_conditions{condition="IdentityMismatch"} 1
 evictd_fence_conditions{condition="KdumpWait"} 0
 evictd_fence_conditions{condition="NodeDidNotReturn"} 0
+evictd_fence_conditions{condition="NotDrilled"} 0
 evictd_fence_conditions{condition="ProofLost"} 0
 evictd_fence_conditions{condition="ReleaseStuck"} 0
 evictd_fence_conditions{condition="StormHold"} 1

@@ -123,6 +123,11 @@ func (p *pass) decide(
 	in.Gate = p.gate(ctx, state)
 	p.forbidden = in.Gate.Withheld
 	next, orders := fence.Step(*state, *in, time.Now())
+	if orders.Drilled != "" {
+		if err := p.keepDrill(ctx, &next, orders.Drilled); err != nil {
+			return nil, fence.Orders{}, err
+		}
+	}
 	changed := withState(nf, &next)
 	if !equality.Semantic.DeepEqual(nf, changed) {
 		if err := p.writer.Update(ctx, changed, strict); err != nil {

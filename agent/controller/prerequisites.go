@@ -40,6 +40,7 @@ type right struct {
 func rights(namespace string, elect bool, mode affinity.Mode) []right {
 	list := []right{
 		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
+		{resource: "nodes/status", verbs: []string{"patch"}},
 		{resource: "pods", verbs: []string{"list", "delete"}},
 		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list", "delete"}},
 		{resource: "persistentvolumes", verbs: []string{"get"}},
@@ -48,6 +49,7 @@ func rights(namespace string, elect bool, mode affinity.Mode) []right {
 		{namespace: leaseNamespace, group: coordinationv1.GroupName, resource: "leases", verbs: []string{"get", "list"}},
 		{resource: "namespaces", name: remediatorNamespace, verbs: []string{"get"}},
 		{namespace: namespace, resource: "configmaps", verbs: []string{"get", "list", "watch"}},
+		{namespace: namespace, resource: "configmaps", name: drillsName, verbs: []string{"patch"}},
 		{namespace: namespace, resource: "secrets", verbs: []string{"get", "list", "watch"}},
 	}
 	if mode != affinity.Off {

@@ -225,6 +225,26 @@ func (p *probes) devicesOf(node string) []*probe {
 	return list
 }
 
+// ofNode returns whether each device of a node was probed, and why those can't be used that failed.
+func (p *probes) ofNode(node string) (complete bool, failures []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for d, known := range p.known {
+		if d.node != node {
+			continue
+		}
+		complete = true
+		if known.failure != "" {
+			failures = append(failures, "device "+d.device+": "+known.failure)
+		}
+	}
+	slices.Sort(failures)
+	for d, known := range p.known {
+		complete = complete && (d.node != node || !known.ended.IsZero())
+	}
+	return complete, failures
+}
+
 // Describe implements prometheus.Collector.
 func (p *probes) Describe(ch chan<- *prometheus.Desc) {
 	ch <- deviceReachable

@@ -227,6 +227,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	if err := ctrlmetrics.Registry.Register(probing); err != nil {
 		return nil, fmt.Errorf("register metrics of probes: %w", err)
 	}
+	conditions := &nodeConditions{config: settings, probes: probing, cached: m.GetCache(), writer: m.GetClient(), log: o.Log}
 	leading := manager.RunnableFunc(func(context.Context) error {
 		o.Log.Info("watching nodes as the leader", "identity", identity)
 		return nil
@@ -237,7 +238,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		}
 		return nil
 	})
-	err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing))
+	err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing), m.Add(conditions))
 	if err != nil {
 		return nil, fmt.Errorf("add to the manager: %w", err)
 	}

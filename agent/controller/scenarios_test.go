@@ -50,6 +50,7 @@ func scenarios() []*scenario {
 func wholePlan(p *fence.Plan) {
 	port := offMethod()
 	port.Name, port.Device, port.Identity, port.Releases = "port-off", portDevice, fence.CheckNone, []string{san}
+	port.Unverified = fence.Accept
 	p.Isolation = []fence.Level{{Methods: []fence.Method{{Name: "cordon", Agent: "cordon", Action: fence.Cordon}, port}}}
 	back := port
 	back.Name, back.Action, back.Releases = "port-on", fence.On, nil

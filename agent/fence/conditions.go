@@ -25,6 +25,8 @@ const (
 	ConditionReleaseStuck = "ReleaseStuck"
 	// ConditionNodeDidNotReturn: the node is not Ready after ReturnTimeout.
 	ConditionNodeDidNotReturn = "NodeDidNotReturn"
+	// ConditionNotDrilled: parts of the configuration are not used, because no drill has shown that they are of the node.
+	ConditionNotDrilled = "NotDrilled"
 	// ConditionGaveUp: attempts or time are used up.
 	ConditionGaveUp = "GaveUp"
 )
@@ -34,6 +36,8 @@ const (
 	ReasonFenceOpened        = "FenceOpened"
 	ReasonDrillOpened        = "DrillOpened"
 	ReasonDrillRefused       = "DrillRefused"
+	ReasonDrillShowed        = "DrillShowed"
+	ReasonDrillShowedNothing = "DrillShowedNothing"
 	ReasonAttemptStarted     = "AttemptStarted"
 	ReasonPowerDelayOver     = "PowerDelayOver"
 	ReasonActStarted         = "ActStarted"
@@ -68,6 +72,7 @@ const (
 	ReasonNodeGone           = "NodeGone"
 	ReasonMethodFailed       = "MethodFailed"
 	ReasonNoMethods          = "NoMethods"
+	ReasonNotDrilled         = "NotDrilled"
 	ReasonDeviceAnswersAgain = "DeviceAnswersAgain"
 	// ReasonDeviceReadsOff is that of ConditionWaiting if a node is Ready whose device reads off.
 	ReasonDeviceReadsOff = "DeviceReadsOff"

@@ -156,6 +156,9 @@ type Orders struct {
 	Delete []Pod
 	// Detach are the VolumeAttachments that are deleted, by UID, because the node is cut off from their storage.
 	Detach []Attachment
+	// Drilled is what a drill that has ended has shown, empty if nothing. It is kept before the state is saved: the state
+	// is that of an ended fence, which no Step follows.
+	Drilled string
 	// Events are reported at the Node and in the log.
 	Events []Event
 	// Wake is when Step must be called again at the latest; zero if nothing is due.

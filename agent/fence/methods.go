@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -189,6 +190,10 @@ func (r *run) begin() bool {
 		r.exhausted(ReasonNotProven, "the time for all attempts is over")
 		return true
 	}
+	if s.Step == PowerManagement && len(s.Plan.PowerManagement) == 0 && len(s.Plan.LeftOut) > 0 {
+		r.giveUp(ReasonNotDrilled, strings.Join(s.Plan.LeftOut, "; ")+": nothing is switched off; for the next fence "+whole)
+		return true
+	}
 	if s.Step == PowerManagement && len(s.Plan.PowerManagement) == 0 {
 		r.giveUp(ReasonNoMethods, "the plan has no method that switches the node off")
 		return true
@@ -214,7 +219,7 @@ func (r *run) isolate() bool {
 		if r.releaseStorage() {
 			return true
 		}
-		if len(s.Plan.PowerManagement) == 0 {
+		if !s.powerPlanned() {
 			return false
 		}
 		return r.awaitPower()
@@ -298,7 +303,7 @@ func (r *run) fail(reason, message string) {
 // exhausted ends the attempts of a step. Isolation that failed does not keep Power-Management from beginning.
 func (r *run) exhausted(reason, message string) {
 	s := r.s
-	if s.Step != Isolation || len(s.Plan.PowerManagement) == 0 {
+	if s.Step != Isolation || !s.powerPlanned() {
 		r.giveUp(reason, message)
 		return
 	}
@@ -336,7 +341,7 @@ func (r *run) afterError() bool {
 	if s.Step == PowerManagement && r.readOn() {
 		return true
 	}
-	if s.Step == Isolation && len(s.Plan.PowerManagement) > 0 {
+	if s.Step == Isolation && s.powerPlanned() {
 		if !r.now.Before(s.PowerAt.Time) {
 			return r.awaitPower()
 		}

@@ -17,6 +17,9 @@ type Plan struct {
 	Recovery []Level `json:"recovery,omitempty"`
 	// Kdump says what datagrams of the node's dump kernel do. Without it, nothing.
 	Kdump KdumpMode `json:"kdump,omitempty"`
+	// LeftOut says what of the configuration is not used, because no drill has shown that it is of the node.
+	// +listType=atomic
+	LeftOut []string `json:"leftOut,omitempty"`
 	// Timings are the durations of the flow.
 	Timings Timings `json:"timings"`
 	// Hash identifies the plan.
@@ -50,6 +53,9 @@ type Method struct {
 	// Identity says how the machine is identified: uuid compares the device's UUID with the node's; none does
 	// not.
 	Identity IdentityCheck `json:"identity"`
+	// Unverified says what is done about a device that neither a UUID nor a drill has shown to be of the node. Without
+	// it, it proves nothing.
+	Unverified Unverified `json:"unverified,omitempty"`
 	// Executor says where the agent runs. Without it, as a child process of the controller.
 	Executor Executor `json:"executor,omitempty"`
 	// Releases are CSI drivers and StorageClasses: the storage that the node is cut off from after the method switched
@@ -108,6 +114,14 @@ const (
 	CheckUUID IdentityCheck = "uuid"
 	CheckNone IdentityCheck = "none"
 )
+
+// Unverified says what is done about a device that nothing has shown to be of the node.
+//
+// +kubebuilder:validation:Enum=accept
+type Unverified string
+
+// Accept takes the configuration's word for it.
+const Accept Unverified = "accept"
 
 // KdumpMode says what the datagrams of a dump kernel do.
 //

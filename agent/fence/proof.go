@@ -86,6 +86,7 @@ func (r *run) offProven(readings []Reading) {
 		return
 	}
 	s.Proof = &Proof{How: ByReadings, Readings: readings, LeaseRenewed: microTime(r.in.Lease.Renewed), At: metav1.NewMicroTime(r.now)}
+	s.Shows = r.shows()
 	s.NextAttempt = metav1.MicroTime{}
 	r.clear(ConditionGaveUp, ConditionProofLost)
 	r.to(PowerManagement, Running, OffProven, normal(ReasonOffProven, "two readings of each device prove that the machine is off"))
@@ -292,6 +293,7 @@ func (r *run) proofLost(message string) {
 // stop ends all acts and the release: another machine may have been switched off. A person decides.
 func (r *run) stop(message string) {
 	s := r.s
+	s.Shows = ""
 	if s.Phase != Released {
 		s.Proof, s.NextAttempt = nil, metav1.MicroTime{}
 		r.clear(ConditionReleaseStuck)

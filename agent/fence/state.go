@@ -74,6 +74,8 @@ type Detail struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	// Drill says that a person asked to fence a healthy node.
 	Drill bool `json:"drill,omitempty"`
+	// Shows identifies what the drill shows once the node is back with a new boot ID. See [DrillDigest].
+	Shows string `json:"shows,omitempty"`
 	// Phase is how far the release of pods and volumes is.
 	Phase Phase `json:"phase,omitempty"`
 	// Since is when step, status or phase changed last.

@@ -186,6 +186,7 @@ func (r *run) recovered(step StepName, message string) {
 	r.s.HealthySince = metav1.MicroTime{}
 	r.s.NextAttempt = metav1.MicroTime{}
 	r.clear(ConditionStormHold, ConditionWaiting, ConditionGaveUp, ConditionNodeDidNotReturn)
+	r.drillEnded()
 	r.to(step, Done, r.s.Phase, normal(ReasonRecovered, message))
 }
 

@@ -37,6 +37,7 @@ func Open(n Node, l Lease, p Plan, dryRun bool, now time.Time) (State, Orders) {
 	r.to(Isolation, New, "", warning(ReasonFenceOpened, fmt.Sprintf(
 		"node is not Ready (%s) and its Lease has not changed since %s; %s", n.Ready, l.Renewed.UTC().Format(time.RFC3339),
 		r.would("set the taint evictd.io/fencing:NoSchedule"))))
+	r.reportLeftOut()
 	r.wake(r.now)
 	return s, r.finish()
 }

@@ -257,6 +257,11 @@ func (in *Plan) DeepCopyInto(out *Plan) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.LeftOut != nil {
+		in, out := &in.LeftOut, &out.LeftOut
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Timings = in.Timings
 }
 

@@ -233,6 +233,9 @@ func methodParameters(m fence.Method) string {
 		success = "yes"
 	}
 	parts := []string{"agent=" + m.Agent, "identity=" + string(m.Identity), "must_success=" + success, "timeout=" + span(m.Deadline.Duration)}
+	if m.Unverified != "" {
+		parts = append(parts, "unverified="+string(m.Unverified))
+	}
 	var keys []string
 	for key := range m.Parameters {
 		keys = append(keys, key)

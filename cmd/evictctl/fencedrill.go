@@ -44,18 +44,31 @@ annotation evictd.io/fence-drill of the NodeFence, for which you need the right 
 create and patch NodeFences. It isolates nothing, and needs mode=enforce. The limits of
 fencing apply: a drill counts as a fence.
 
+A level of power_management whose methods all have identity=none is used for fences
+after a drill of it has passed. The level 1 is drilled, unless its device fails; for
+another one name it with --level. What a drill has shown is kept in the ConfigMap
+evictd-fence-drills until the devices, plugs or parameters of the level change.
+
 It runs kubectl, with your credentials. If you interrupt it, the drill goes on; see
 evictctl fence show NODE. A node that drill has cordoned is uncordoned after a drill
 that has passed.
 
 It exits with 0 if the drill has passed.`,
 		Example: `  kubectl drain host1 --ignore-daemonsets
-  evictctl fence drill host1`,
+  evictctl fence drill host1
+
+  # The second level of power_management
+  evictctl fence drill host1 --level 2`,
 		Args: cobra.ExactArgs(1),
 	}
 	k := addKubectlFlags(cmd)
+	var level int
+	cmd.Flags().IntVar(&level, "level", 0, "drill only this `LEVEL` of power_management, from 1 (0: all, as a fence does)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		d := &drill{kubectl: k, name: args[0], in: bufio.NewReader(cmd.InOrStdin()), out: cmd.OutOrStdout(),
+		if level < 0 {
+			return fmt.Errorf("--level is %d; write the number of a level, from 1", level)
+		}
+		d := &drill{kubectl: k, name: args[0], level: level, in: bufio.NewReader(cmd.InOrStdin()), out: cmd.OutOrStdout(),
 			interval: drillInterval, timeout: drillTimeout}
 		return d.run(cmd.Context())
 	}
@@ -66,8 +79,10 @@ It exits with 0 if the drill has passed.`,
 type drill struct {
 	*kubectl
 	name string
-	in   *bufio.Reader
-	out  io.Writer
+	// level is the only level that is drilled, 0 for all.
+	level int
+	in    *bufio.Reader
+	out   io.Writer
 	// interval is that of looking at the NodeFence, timeout how long it may be missing, or the drill may not have begun.
 	interval, timeout time.Duration
 	// earlier is the UID of the NodeFence that asks for the drill.
@@ -183,12 +198,12 @@ func (d *drill) begin(ctx context.Context, n *corev1.Node, earlier *nodeFence) e
 		if h := earlier.State.History; len(h) > 0 {
 			d.seen = h[len(h)-1].At.Time
 		}
-		_, err := d.call(ctx, "annotate", nodeFences, earlier.Metadata.Name, annotationDrill+"="+string(n.UID), "--overwrite")
+		_, err := d.call(ctx, "annotate", nodeFences, earlier.Metadata.Name, annotationDrill+"="+d.request(n), "--overwrite")
 		return err
 	}
 	request, err := json.Marshal(map[string]any{
 		"apiVersion": "ha.k8s.io/v1", "kind": "NodeFence",
-		"metadata": map[string]any{"name": "node-fence-" + d.name, "annotations": map[string]string{annotationDrill: string(n.UID)}},
+		"metadata": map[string]any{"name": "node-fence-" + d.name, "annotations": map[string]string{annotationDrill: d.request(n)}},
 		"node":     d.name, "step": fence.PowerManagement, "status": fence.New, "retries": 0,
 	})
 	if err != nil {
@@ -204,6 +219,14 @@ func (d *drill) begin(ctx context.Context, n *corev1.Node, earlier *nodeFence) e
 	}
 	d.earlier = string(created.Metadata.UID)
 	return nil
+}
+
+// request returns the value of the annotation.
+func (d *drill) request(n *corev1.Node) string {
+	if d.level == 0 {
+		return string(n.UID)
+	}
+	return fmt.Sprintf("%s/%d", n.UID, d.level)
 }
 
 // follow prints what happens until the drill has ended or waits for a person.
@@ -243,8 +266,9 @@ func (d *drill) follow(ctx context.Context) (*nodeFence, error) {
 // printHistory prints the entries of the history that are new.
 func (d *drill) printHistory(f *nodeFence) error {
 	var p page
+	seen := d.seen // entries of one step have the same time
 	for _, e := range f.State.History {
-		if e.At.After(d.seen) {
+		if e.At.After(seen) {
 			p.line("%s: %s", e.Reason, e.Message)
 			d.seen = e.At.Time
 		}
@@ -272,6 +296,8 @@ func drillFailure(f *nodeFence) string {
 	}
 	proven := s.Proof != nil && s.Proof.How == fence.ByReadings && s.Phase == fence.Released
 	switch {
+	case slices.ContainsFunc(s.History, func(e fence.Entry) bool { return e.Reason == fence.ReasonDrillShowedNothing }):
+		return "the node was not seen to go down with its device, or did not come back with a new boot ID"
 	case s.Drill && proven && (s.Result == fence.Recovered || s.Result == fence.Fenced):
 		return ""
 	case len(f.holds()) > 0:

@@ -204,5 +204,5 @@ func (r *objectReader) objects(namespace string) (fenceplan.Objects, error) {
 		}
 		return out
 	}
-	return fenceplan.Objects{ConfigMaps: of(r.configMaps), Secrets: of(r.secrets), Agents: r.agents, Unchecked: true}, nil
+	return fenceplan.Objects{ConfigMaps: of(r.configMaps), Secrets: of(r.secrets), Agents: r.agents, Unchecked: true, NoDrills: true}, nil
 }

@@ -65,6 +65,24 @@ func (c *Cluster) setMethods(ctx context.Context, name, methods string) error {
 	return c.Admin.Patch(ctx, path, controlplane.MergePatch, fields{"data": m.Data})
 }
 
+// setAddress gives the BMC of a machine another name of its address.
+func (c *Cluster) setAddress(ctx context.Context, name, host string) error {
+	_, port, err := net.SplitHostPort(c.BMCs[name].Endpoint())
+	if err != nil {
+		return err
+	}
+	for _, action := range []string{"off", "on"} {
+		m := configMap("fence-method-bmc-"+action+"-"+name, "method.properties", map[string]string{
+			"template": "fence-method-template-bmc", "action": action, "ip": host, "ipport": port,
+		})
+		path := "/api/v1/namespaces/" + Namespace + "/configmaps/" + m.Name
+		if err := c.Admin.Patch(ctx, path, controlplane.MergePatch, fields{"data": m.Data}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // configMap returns a ConfigMap with one key, whose value has a line for each property.
 func configMap(name, key string, properties map[string]string) corev1.ConfigMap {
 	var b strings.Builder

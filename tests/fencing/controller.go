@@ -33,7 +33,7 @@ func (c *Controller) Log() string {
 }
 
 // manifests are the files of deploy/kubernetes/controller that a controller outside of the cluster needs.
-var manifests = []string{"crd/ha.k8s.io_nodefences.yaml", "rbac.yaml"}
+var manifests = []string{"crd/ha.k8s.io_nodefences.yaml", "rbac.yaml", "drills.yaml"}
 
 // Install creates the namespace, the CRD and the rights of evictd-controller. The root is that of the module.
 func (c *Cluster) Install(ctx context.Context, root string) error {

@@ -1,12 +1,16 @@
 package fencing
 
 import (
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/tests/controlplane"
@@ -66,4 +70,107 @@ func TestDrill(t *testing.T) {
 		t.Errorf("drill with a BMC that ignores commands = %q, %v; want it to fail", out, err)
 	}
 	check(t, c, began)
+}
+
+// awaitConfigured waits until the condition EvictdFenceConfigured of a Node has a status and a reason, or is not there.
+func awaitConfigured(t *testing.T, c *Cluster, node, want string) {
+	t.Helper()
+	if err := c.poll(t.Context(), "the condition "+want+" of "+node, func() (bool, error) {
+		var n corev1.Node
+		err := c.Admin.Get(t.Context(), "/api/v1/nodes/"+node, &n)
+		got, ready := "", false
+		for _, c := range n.Status.Conditions {
+			if c.Type == "EvictdFenceConfigured" {
+				got = string(c.Status) + " " + c.Reason
+			}
+			ready = ready || c.Type == corev1.NodeReady
+		}
+		return ready && got == want, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notDrilled reports whether b has a fence that has given up because nothing has shown that its device is its own.
+func notDrilled(s *Snapshot) bool {
+	conditions := s.Fences["b"].State.Conditions
+	return meta.IsStatusConditionTrue(conditions, fence.ConditionGaveUp) && meta.IsStatusConditionTrue(conditions, fence.ConditionNotDrilled)
+}
+
+// TestDrillOfPlug: a device that is not compared with the node is used for a fence after a drill has shown that it is
+// the node's, and no longer when it was changed.
+func TestDrillOfPlug(t *testing.T) {
+	t.Parallel()
+	programs, err := controlplane.FindPrograms(controlplane.Kubectl)
+	if err != nil {
+		t.Skipf("needs %v", err)
+	}
+	policy := maps.Clone(Enforce)
+	policy["applies_to"] = "all"
+	c, _ := startFencing(t, policy)
+	template := map[string]string{"agent_name": "ipmi", "username": username, "timeout": "10s", "identity": "none"}
+	setTemplate := func() {
+		t.Helper()
+		path := "/api/v1/namespaces/" + Namespace + "/configmaps/fence-method-template-bmc"
+		m := configMap("fence-method-template-bmc", "template.properties", template)
+		if err := c.Admin.Patch(t.Context(), path, controlplane.MergePatch, fields{"data": m.Data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func(what string, ok func(*Snapshot) bool) {
+		t.Helper()
+		if err := c.Await(t.Context(), what, ok); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recovered := func(s *Snapshot) bool {
+		f := s.Fences["b"]
+		return !f.State.Drill && f.State.Result == fence.Recovered && s.Ready["b"] && len(s.Taints["b"]) == 0
+	}
+	condition := func(want string) { t.Helper(); awaitConfigured(t, c, "b", want) }
+	setTemplate()
+	condition("False NotDrilled")
+	began := time.Now()
+	boot := c.Machines["b"].BootID()
+	c.Machines["b"].Isolate()
+	await("b not to be fenced without a drill", notDrilled)
+	if !c.Machines["b"].On() {
+		t.Error("b was switched off by a device that no drill has shown to be its own")
+	}
+	c.Machines["b"].Rejoin()
+	await("b to be ready again", recovered)
+
+	cmd := exec.Command(executable(t, "evictctl"), "fence", "drill", "b", "--kubectl", filepath.Join(programs, controlplane.Kubectl), "--kubeconfig", kubeconfig(t, c))
+	cmd.Stdin = strings.NewReader("b\nswitch off\n")
+	out, err := cmd.CombinedOutput()
+	t.Logf("evictctl fence drill b:\n%s", out)
+	if err != nil || !strings.Contains(string(out), fence.ReasonDrillShowed+": ") {
+		t.Fatalf("drill: %v; want it passed, and what it has shown", err)
+	}
+	var kept corev1.ConfigMap
+	if err := c.Admin.Get(t.Context(), "/api/v1/namespaces/"+Namespace+"/configmaps/evictd-fence-drills", &kept); err != nil || kept.Data["b"] == "" {
+		t.Fatalf("ConfigMap evictd-fence-drills has %v, %v; want the drill of b", kept.Data, err)
+	}
+	condition("True Planned")
+	if boot == c.Machines["b"].BootID() {
+		t.Error("b has its old boot ID after the drill")
+	}
+	boot = c.Machines["b"].BootID()
+	c.Machines["b"].Isolate()
+	await("the fence of b after its drill", func(s *Snapshot) bool { return recovered(s) && c.Machines["b"].BootID() != boot })
+
+	boot = c.Machines["b"].BootID()
+	if err := c.setAddress(t.Context(), "b", "localhost"); err != nil {
+		t.Fatal(err)
+	}
+	c.Machines["b"].Isolate()
+	await("b not to be fenced by a changed device", notDrilled)
+	if !c.Machines["b"].On() || c.Machines["b"].BootID() != boot {
+		t.Error("b was switched off by a device that was changed after the drill")
+	}
+	check(t, c, began)
+	if _, err := c.Admin.Request(t.Context(), "DELETE", "/api/v1/namespaces/"+Namespace+"/configmaps/fence-config-b", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	condition("")
 }

@@ -210,7 +210,7 @@ func useIPMILAN(t *testing.T, c *Cluster) {
 	if err := c.Admin.Create(t.Context(), "/api/v1/namespaces/"+Namespace+"/secrets", secret); err != nil {
 		t.Fatal(err)
 	}
-	template := map[string]string{"agent_name": "fence_ipmilan", "lanplus": "1", "cipher": "3", "identity": "none", "timeout": "40s"}
+	template := map[string]string{"agent_name": "fence_ipmilan", "lanplus": "1", "cipher": "3", "identity": "none", "unverified": "accept", "timeout": "40s"}
 	for k, v := range p {
 		if k != "password" {
 			template[k] = v

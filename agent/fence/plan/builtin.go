@@ -26,7 +26,7 @@ func (l *layer) checkBuiltIn(a *agent) {
 	if a.action == "" {
 		return
 	}
-	for _, name := range []string{"identity", "releases"} {
+	for _, name := range []string{"identity", "unverified", "releases"} {
 		if v, ok := l.values[name]; ok {
 			l.doc.fail(v.line, v.key, "is a setting of methods with a device, and "+string(a.action)+" has none", "remove the line")
 		}
@@ -69,6 +69,9 @@ func (n *node) checkStep(l list, m fence.Method, releases bool) {
 		fail("has releases, but does not cut the node off from storage", "write releases only for methods of isolation with action=off")
 	case m.Identity != fence.CheckNone:
 		fail("has releases, but its device can't be compared with the node: a port has no UUID of a machine",
-			"write identity=none if a drill has shown that the node loses this storage by it")
+			"write identity=none and unverified=accept if you have seen that the node loses this storage by it")
+	case m.Unverified != fence.Accept:
+		n.doc.warn(l.line, l.key, "method "+m.Name+": its releases are not used: neither a UUID nor a drill can show that the port is the node's",
+			"write unverified=accept if you have seen that the node loses this storage by it")
 	}
 }

@@ -31,7 +31,7 @@ func steps() files {
 		"fence-method-fc-off-host1":      "template=fence-method-template-fc\naction=off\nplug=2\ndeadline=20s\nidentity=none",
 		"fence-method-fc2-off-host1":     "template=fence-method-template-fc\naction=off\nplug=3",
 		"fence-method-fc-on-host1":       "template=fence-method-template-fc\naction=on\nplug=2\nidentity=none",
-		"fence-method-template-fc":       "agent_name=fabric\nip=10.0.0.8\nreleases=san.example.com, fast san.example.com\nidentity=none",
+		"fence-method-template-fc":       "agent_name=fabric\nip=10.0.0.8\nreleases=san.example.com, fast san.example.com\nidentity=none\nunverified=accept",
 		"fence-method-template-cordon":   "agent_name=cordon",
 		"fence-method-template-uncordon": "agent_name=uncordon",
 		"fence-method-template-clean":    "agent_name=clean-pods",
@@ -48,7 +48,7 @@ func TestSteps(t *testing.T) {
 		m := fence.Method{Name: name, Agent: "fabric", Action: action, Device: "fabric://10.0.0.8/" + plug, MustSuccess: true,
 			Identity: fence.CheckNone, Deadline: seconds(deadline), Parameters: map[string]string{"ip": "10.0.0.8", "plug": plug}}
 		if action == fence.Off {
-			m.Releases = []string{"fast", "san.example.com"}
+			m.Releases, m.Unverified = []string{"fast", "san.example.com"}, fence.Accept
 		}
 		return m
 	}
@@ -112,7 +112,7 @@ func TestStepProblems(t *testing.T) {
 		{"releases of on", files{"fence-method-fc-on-host1": "template=fence-method-template-fc\naction=on\nplug=2\nreleases=fast"}, []string{
 			"fence-config-host1 line 5: recovery: method fc-on: has releases, but does not cut the node off from storage; write releases only for methods of isolation with action=off"}},
 		{"releases with identity", files{"fence-method-fc-off-host1": "template=fence-method-template-fc\naction=off\nplug=2\nidentity=uuid"}, []string{
-			"fence-config-host1 line 2: isolation: method fc-off: has releases, but its device can't be compared with the node: a port has no UUID of a machine; write identity=none if a drill has shown that the node loses this storage by it"}},
+			"fence-config-host1 line 2: isolation: method fc-off: has releases, but its device can't be compared with the node: a port has no UUID of a machine; write identity=none and unverified=accept if you have seen that the node loses this storage by it"}},
 		{"names of storage", files{
 			"fence-method-fc-off-host1":  "template=fence-method-template-fc\naction=off\nplug=2\nreleases=,",
 			"fence-method-fc2-off-host1": "template=fence-method-template-fc\naction=off\nplug=3\nreleases=Fast"}, []string{
@@ -121,7 +121,7 @@ func TestStepProblems(t *testing.T) {
 		{"many names", files{"fence-method-fc-off-host1": "template=fence-method-template-fc\naction=off\nplug=2\nreleases=" + strings.Repeat("a,", 17)}, []string{
 			"fence-method-fc-off-host1 line 4: releases: has 17 names; at most 16 are possible; write names of CSI drivers or StorageClasses, with blanks between them"}},
 		{"settings of devices", files{"fence-method-cordon-host1": "template=fence-method-template-cordon\naction=off\nidentity=none\nreleases=fast"}, []string{
-			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, timeout, releases, executor",
+			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, unverified, timeout, releases, executor",
 			"fence-method-cordon-host1 line 3: identity: is a setting of methods with a device, and cordon has none; remove the line",
 			"fence-method-cordon-host1 line 4: releases: is a setting of methods with a device, and cordon has none; remove the line"}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/agent/properties"
 )
 
@@ -13,6 +14,7 @@ import (
 var settings = []field{
 	{name: "must_success", misspelt: []string{"must_sucess"}},
 	{name: "identity"},
+	{name: "unverified"},
 	{name: "timeout", aliases: []string{"deadline"}},
 	{name: "releases"},
 	{name: "executor"},
@@ -95,6 +97,10 @@ func (l *layer) checkSetting(name string, v property) {
 		if v.value != "uuid" && v.value != "none" {
 			l.doc.fail(v.line, v.key, "is "+show(v.value),
 				"write uuid, which compares the device's UUID with the node's, or none, which does not")
+		}
+	case "unverified":
+		if v.value != string(fence.Accept) {
+			l.doc.fail(v.line, v.key, "is "+show(v.value), "write accept if you know without a drill that the device is the node's, or remove the line")
 		}
 	case "timeout":
 		if d, err := properties.ParseDuration(v.value); err != nil || d < minDeadline || d > maxDeadline {

@@ -210,6 +210,10 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 	if text := m.setting("identity"); text != "" {
 		out.Identity = fence.IdentityCheck(text)
 	}
+	// The word of a template counts for the methods whose device is not compared.
+	if out.Identity == fence.CheckNone && action == fence.Off {
+		out.Unverified = fence.Unverified(m.setting("unverified"))
+	}
 	out.Executor = m.executor()
 	if text := m.setting("timeout"); text != "" {
 		out.Deadline.Duration, _ = properties.ParseDuration(text)

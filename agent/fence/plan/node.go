@@ -182,10 +182,23 @@ func (n *node) readList(p *parser, l list) {
 	}
 	if l.step == fence.PowerManagement && len(level.Methods) == len(names) {
 		n.checkOrder(l, level.Methods)
+		if p.noDrills && level.NeedsDrill() {
+			n.doc.warn(l.line, l.key, "its devices can't be compared with the node: this level is used only after a drill has shown that "+
+				"they switch the node's machine off", n.drillRemedy(l.level))
+		}
 	}
 	if len(names) > 0 {
 		n.steps[l.step] = append(n.steps[l.step], level)
 	}
+}
+
+// drillRemedy says how a level of power management can be used that needs a drill.
+func (n *node) drillRemedy(level int) string {
+	command := "evictctl fence drill " + n.name
+	if level > 1 {
+		command += fmt.Sprintf(" --level %d", level)
+	}
+	return fmt.Sprintf("run %s when evictd-controller has this configuration, or write unverified=accept in the methods with action=off", command)
 }
 
 // checkOrder checks that a list of power management switches off, and switches on only after that.

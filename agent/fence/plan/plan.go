@@ -46,6 +46,8 @@ type Objects struct {
 	Unusable map[string]string
 	// NoJobs says that evictd-controller has no image for Jobs: executor=job is a mistake.
 	NoJobs bool
+	// NoDrills says that it is not known which drills there were: levels that need one have a warning.
+	NoDrills bool
 	// Unchecked says that it is not known which fence agents are installed: parameters of one without a schema are not
 	// checked, with a warning. Otherwise it is a mistake to name such an agent.
 	Unchecked bool
@@ -91,6 +93,7 @@ type parser struct {
 	unusable      map[string]string
 	unchecked     bool
 	noJobs        bool
+	noDrills      bool
 	executor      fence.Executor // of methods with a fence agent that name none
 	jobs          bool           // some method is executed by Jobs
 	templates     map[string]*template
@@ -104,6 +107,7 @@ func Parse(objects Objects) (Config, []Problem) {
 	p := &parser{
 		templates: map[string]*template{}, methods: map[string]*method{},
 		schemas: objects.Agents, unusable: objects.Unusable, unchecked: objects.Unchecked, noJobs: objects.NoJobs,
+		noDrills: objects.NoDrills,
 	}
 	for _, o := range slices.Concat(objects.ConfigMaps, objects.Secrets) {
 		p.namespace = o.Namespace
