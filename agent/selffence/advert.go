@@ -46,6 +46,8 @@ type Advert struct {
 	// FeedGapSeconds is how long the node feeds without an accepted advert, RenewSeconds how often it writes one.
 	FeedGapSeconds int `json:"feedGapSeconds"`
 	RenewSeconds   int `json:"renewSeconds"`
+	// Peers is set if the node also feeds because of a majority of nodes, and is counted in that of others ([Count]).
+	Peers bool `json:"peers,omitempty"`
 	// BootID is the boot that the advert is about (/proc/sys/kernel/random/boot_id).
 	BootID string `json:"bootID"`
 	// Sequence differs between the adverts of a boot and grows.
