@@ -54,7 +54,7 @@ var importRules = map[string][]string{
 	"agent/self":                {"agent/pollinterval", "agent/evict", "agent/act", "agent/hot", "kernel"},
 	"agent/shutdown":            {"agent/evict", "agent/shutdown", "kernel"},
 	"agent/shutdown/driver":     {"agent/evict", "agent/shutdown", "agent/config", "agent/execute", "agent/act", "agent/loop", "agent/pods"},
-	"agent/status":              {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
+	"agent/status":              {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/kube", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/selffence", "agent/selffence/driver", "agent/shutdown/driver", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
 	"agent/kube":                {"agent/signal", "agent/evict", "agent/selffence"},
 	"agent/kube/evictions":      {"agent/evict", "agent/act", "agent/execute", "agent/kube", "agent/podfence", "agent/pods", "kernel"},
 	"agent/kube/cluster":        {"agent/affinity", "agent/kube", "agent/evict", "agent/selffence", "agent/selffence/peers"},

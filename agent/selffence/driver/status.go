@@ -101,6 +101,9 @@ func (d *Driver) Status() Status {
 		s.FedBecause = fedBecause(&shown.state, d.settings, shown.until, now)
 	}
 	s.Count = count
+	if now-count.At >= selffence.PeersValid {
+		s.Count.CannotReach = 0
+	}
 	if at == 0 {
 		s.Count.ListAge = -1
 	} else if s.Count.ListAge >= 0 {
