@@ -242,9 +242,11 @@ func (s *Service) handle(datagram []byte) (answer []byte, agreed bool) {
 		return reply.encode(key), false
 	}
 	s.tally.answer(m.from, m.nonce, m.kind)
-	before := s.agreed
+	if s.agreed || m.kind != cannot { // counting takes a look at each vote
+		return nil, false
+	}
 	s.agreed = s.count(reach, now).Majority()
-	return nil, s.agreed && !before
+	return nil, s.agreed
 }
 
 // askAll asks the other nodes until ctx ends.
