@@ -39,6 +39,9 @@ func (c *Config) checkSelfFencing() {
 		c.errorf("selfFencing.peers", "needs a feedGap and twice the timeout of %v together, not %v: the watchdog would fire before the other nodes say that they cannot reach the API server",
 			selffence.MinPeerTimes, s.FeedGap+2*s.Timeout)
 	}
+	if s.Peers && s.FeedGap < selffence.MinPeerGap && !c.failed("selfFencing.peers") {
+		c.errorf("selfFencing.peers", "needs a feedGap of at least %v, not %v", selffence.MinPeerGap, s.FeedGap)
+	}
 	for _, f := range []struct {
 		field           string
 		value, min, max time.Duration

@@ -31,7 +31,8 @@ type advertProof int
 const (
 	// byLease is for a node that says nothing to its peers: its Lease shows that.
 	byLease advertProof = iota
-	// byChange is for a node that may say to its peers that it cannot reach the API server: its advert must change, too.
+	// byChange is for a node that may say to its peers that it cannot reach the API server: its advert must change,
+	// too.
 	byChange
 	// neverSeen is for an advert that is not valid.
 	neverSeen

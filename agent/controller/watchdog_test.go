@@ -160,8 +160,8 @@ func TestMajority(t *testing.T) {
 	}
 }
 
-// For a node that asks its peers a node counts whose advert changes, too, if it may be one of those peers, and that is old
-// enough to be in every list of peers.
+// For a node that asks its peers a node counts whose advert changes, too, if it may be one of those peers, and that
+// is old enough to be in every list of peers.
 func TestMajorityOfPeers(t *testing.T) {
 	start := time.Now()
 	const lists = 20

@@ -165,8 +165,8 @@ func use(t *testing.T, m *Metrics) {
 	m.Probed("psi triggers", false)
 }
 
-// Without a watchdog there are no series of self-fencing, without one that is armed none of its times, and of a reason no
-// more than one is set.
+// Without a watchdog there are no series of self-fencing, without one that is armed none of its times, and of a
+// reason no more than one is set.
 func TestSelfFencing(t *testing.T) {
 	for _, tt := range []struct {
 		state  SelfFencing

@@ -16,20 +16,25 @@ const (
 	// MaxListAge is the age at which a list of all nodes is not used any more. No node is fed because of the others for
 	// longer.
 	MaxListAge = 6 * time.Hour
-	// MinNodeAge is the age of a node from which a reader of adverts may count it: it is in each list that is in use. It
-	// is longer than MaxListAge and the longest bound together.
+	// MinNodeAge is the age of a node from which a reader of adverts may count it: it is in each list that is in use.
+	// It is longer than MaxListAge and the longest bound together.
 	MinNodeAge = MaxListAge + time.Hour
 	// MaxNodes limits a list of nodes.
 	MaxNodes = 10_000
 
-	// freshSlack is for how much longer than RenewSeconds an advert may be unchanged until its node is counted as cut off by
-	// a reader, and unreachableSlack for how much longer the node has no answer when it says that it is cut off.
+	// freshSlack is for how much longer than RenewSeconds an advert may be unchanged until its node is counted as cut
+	// off by a reader, and unreachableSlack for how much longer the node has no answer when it says that it is cut
+	// off.
 	freshSlack, unreachableSlack = 15 * time.Second, 60 * time.Second
 )
 
 // MinPeerTimes is what FeedGap and twice the timeout must be at least together: others say that they cannot reach the
 // API server before the watchdog fires.
 const MinPeerTimes = 240 * time.Second
+
+// MinPeerGap is the least FeedGap of a node that asks its peers. An answer and a count allow feeding for AnswerValid and
+// PeersValid: the question must be later than what a reader of the advert has seen since it was renewed.
+const MinPeerGap = 30 * time.Second
 
 // Fresh returns up to which time without a change a reader that lists each 10 s counts the node as one that reaches the
 // API server.

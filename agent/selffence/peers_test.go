@@ -35,8 +35,8 @@ func TestFedByPeers(t *testing.T) {
 	}
 }
 
-// A majority of nodes opens no device before an advert was accepted, allows nothing without Peers, and is not kept if the
-// state was not that of an armed device.
+// A majority of nodes opens no device before an advert was accepted, allows nothing without Peers, and is not kept if
+// the state was not that of an armed device.
 func TestPeersAllowNothing(t *testing.T) {
 	with := settings
 	with.Peers = true

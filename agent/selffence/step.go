@@ -45,8 +45,8 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	return s, o
 }
 
-// feedUntil returns until when feeding is allowed, zero for never. A majority of nodes allows nothing to a node of which
-// no advert was accepted in this boot.
+// feedUntil returns until when feeding is allowed, zero for never. A majority of nodes allows nothing to a node of
+// which no advert was accepted in this boot.
 func (s *State) feedUntil(set Settings) time.Duration {
 	switch {
 	case !s.HasAccepted:

@@ -20,8 +20,8 @@ import (
 	"github.com/evictd/evictd/kernel/watchdog"
 )
 
-// peerTimeout bounds the wait for a change of the reason for feeding: the nodes say that they cannot reach the API server
-// 64 s after its last answer.
+// peerTimeout bounds the wait for a change of the reason for feeding: the nodes say that they cannot reach the API
+// server 64 s after its last answer.
 const peerTimeout = 5 * time.Minute
 
 // quietWatchdog is a watchdog that never fires.
@@ -90,8 +90,9 @@ func (n *peerNode) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// TestPeers: five nodes with evictd-kube and a real API server, with the rights and policies of deploy/kubernetes. While the
-// API server is stopped they are fed because of each other, two of them not while the other three are stopped, too.
+// TestPeers: five nodes with evictd-kube and a real API server, with the rights and policies of deploy/kubernetes.
+// While the API server is stopped they are fed because of each other, two of them not while the other three are
+// stopped, too.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -24,7 +24,8 @@ const (
 	firstNodesBackoff, longestNodesBackoff = 10 * time.Second, 5 * time.Minute
 	// nodesPage is the number of nodes in a request.
 	nodesPage = 500
-	// asTable asks for the columns that kubectl get shows: about 300 bytes of a node, of which the object can have 50 KB.
+	// asTable asks for the columns that kubectl get shows: about 300 bytes of a node, of which the object can have 50
+	// KB.
 	asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
 
@@ -102,7 +103,8 @@ func (p *PeerNodes) list(ctx context.Context) error {
 	return p.service.SetNodes(nodes, at)
 }
 
-// listNodes returns all nodes, which are those of one version of the cluster: later pages are of the version of the first.
+// listNodes returns all nodes, which are those of one version of the cluster: later pages are of the version of the
+// first.
 func (c *client) listNodes(ctx context.Context) ([]peers.Node, error) {
 	var nodes []peers.Node
 	for next := ""; ; {

@@ -87,8 +87,8 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// A node votes while its advert is armed and says so, and asks from when the newest advert is not written. It reads the Node
-// before each such advert.
+// A node votes while its advert is armed and says so, and asks from when the newest advert is not written. It reads
+// the Node before each such advert.
 func TestReachOfMarks(t *testing.T) {
 	t.Parallel()
 	node := &markedNode{version: 1, annotations: map[string]string{"x": "y"}}

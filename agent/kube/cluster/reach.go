@@ -46,8 +46,8 @@ func (m *Marks) touch() {
 	m.reach.contact = time.Now()
 }
 
-// answered reports whether the API server has answered a request. A refusal is an answer, an error of the server is none:
-// other requests fail as well.
+// answered reports whether the API server has answered a request. A refusal is an answer, an error of the server is
+// none: other requests fail as well.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -273,7 +273,8 @@ func (d *Driver) decide(now time.Duration) (wait time.Duration) {
 	return max(wait, time.Millisecond)
 }
 
-// checkFeeding logs when the feeding stops, when it goes on, and when its reason changes. It returns when to look again.
+// checkFeeding logs when the feeding stops, when it goes on, and when its reason changes. It returns when to look
+// again.
 func (d *Driver) checkFeeding(until, now time.Duration) time.Duration {
 	before := d.fedBy
 	d.fedBy = fedBecause(&d.state, d.settings, until, now)

@@ -208,7 +208,8 @@ func TestNoAcceptance(t *testing.T) {
 	})
 }
 
-// While a majority of nodes cannot reach the API server it is fed, and no longer. Without the setting counts mean nothing.
+// While a majority of nodes cannot reach the API server it is fed, and no longer. Without the setting counts mean
+// nothing.
 func TestPeers(t *testing.T) {
 	for _, peers := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

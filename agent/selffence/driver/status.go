@@ -43,8 +43,8 @@ type Status struct {
 	FedBecause string
 	// ResetIn is when it fires unless it is fed before.
 	ResetIn time.Duration
-	// Peers is set if a majority of nodes counts. Count is the last, and its ListAge the present one; negative if there is
-	// no list.
+	// Peers is set if a majority of nodes counts. Count is the last, and its ListAge the present one; negative if
+	// there is no list.
 	Peers bool
 	Count selffence.Count
 }

@@ -287,8 +287,8 @@ func TestTieIsNoMajority(t *testing.T) {
 	}
 }
 
-// A node is cut off for good, and the others are for a short time, again and again: either they say that they cannot reach
-// the API server and the controller sees it, or neither.
+// A node is cut off for good, and the others are for a short time, again and again: either they say that they cannot
+// reach the API server and the controller sees it, or neither.
 func TestShortOutages(t *testing.T) {
 	for length := 5; length <= 120; length += 5 {
 		s := newSim(t, 5)
