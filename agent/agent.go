@@ -313,7 +313,13 @@ func (d *daemon) buildStatus() {
 	if d.facts != nil {
 		options.Orders, options.NodeObject, options.Fences = d.orders.Status, d.node.Status, func() status.FenceStatus { return status.FenceStatus(d.evictions.Status()) }
 	}
+	if d.selfFencing != nil {
+		options.SelfFencing = d.selfFencing.Status
+	}
 	d.statusBackend = status.New(options)
+	if d.selfFencing != nil {
+		d.metrics.SelfFencing(d.statusBackend.SelfFencingMetrics)
+	}
 	if d.facts != nil {
 		d.metrics.Kubernetes(d.statusBackend.KubernetesMetrics)
 	}

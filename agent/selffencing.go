@@ -23,8 +23,9 @@ const plannedMargin = 10 * time.Minute
 func (d *daemon) buildSelfFencing() {
 	o := d.options
 	d.marks = kube.NewMarks(func(number uint64) { d.selfFencing.Accepted(number) }, d.log.Logger)
+	d.marks.Peers = func(c selffence.Count) { d.selfFencing.CountPeers(c) }
 	d.selfFencing = driver.New(driver.Options{
-		Path: d.config.SelfFencing.Device, Timeout: d.config.SelfFencing.Timeout, FeedGap: d.config.SelfFencing.FeedGap,
+		Path: d.config.SelfFencing.Device, Timeout: d.config.SelfFencing.Timeout, FeedGap: d.config.SelfFencing.FeedGap, Peers: d.config.SelfFencing.Peers,
 		DryRun: d.config.DryRun, BootID: d.bootID, StateFile: filepath.Join(filepath.Dir(o.FenceFile), "selffence"),
 		Uptime: process.Uptime, Procfs: kernel.FS(o.Procfs), Sysfs: kernel.FS(o.Sysfs), OnFeedThread: d.self.SetRealTime,
 		Open:  func(path string) (driver.Device, error) { return watchdog.Open(path) },

@@ -47,7 +47,7 @@ func TestEvictdKubeLinksNoDaemon(t *testing.T) {
 				continue
 			}
 			switch r := ruleDir(path); r {
-			case "agent/affinity", "agent/kube", "agent/kube/cluster", "agent/evict", "agent/signal", "agent/logflags", "agent/selffence", "agent/version":
+			case "agent/affinity", "agent/kube", "agent/kube/cluster", "agent/evict", "agent/signal", "agent/logflags", "agent/selffence", "agent/selffence/peers", "agent/version":
 			default:
 				t.Errorf("evictd-kube links %s (import rule of %s)", path, r)
 			}

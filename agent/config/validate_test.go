@@ -122,6 +122,10 @@ f:3: selfFencing.feedGap: is 10m1s; want a duration from 10s to 10m0s`},
 		{"self-fencing without evictd-kube", "selfFencing: {device: /dev/watchdog, timeout: 10.5s}", `
 f:3: selfFencing.device: needs kube.uid: evictd-kube writes the advert of the watchdog to the API server
 f:3: selfFencing.timeout: is 10.5s; want whole seconds`},
+		{"self-fencing by peers with a short gap", "selfFencing: {peers: true, timeout: 2m, feedGap: 29s}", `
+f:3: selfFencing.peers: needs a feedGap of at least 30s, not 29s`},
+		{"self-fencing by peers with short times", "selfFencing: {peers: true, timeout: 89s}", `
+f:3: selfFencing.peers: needs a feedGap and twice the timeout of 4m0s together, not 3m58s: the watchdog would fire before the other nodes say that they cannot reach the API server`},
 		{"admission", "admission: refuse", `
 f:3: admission: is "refuse"; want off or evict`},
 		{"evictd-kube without a user", "kube: {gid: 7}", `

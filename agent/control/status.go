@@ -28,7 +28,9 @@ type Status struct {
 	Runtime    Runtime                `json:"runtime"`
 	// Kubernetes is the connection to evictd-kube; absent if none is configured.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
-	Lanes      List[Lane]  `json:"lanes"`
+	// SelfFencing is the watchdog of a node that fences itself; absent if it does not.
+	SelfFencing *SelfFencing `json:"selfFencing,omitempty"`
+	Lanes       List[Lane]   `json:"lanes"`
 	// Layout is the layout of the filesystems: single, imagefs or split, and empty
 	// while unknown.
 	Layout      string           `json:"layout"`

@@ -116,11 +116,3 @@ func TestEachUseOpens(t *testing.T) {
 		t.Errorf("opened for %q; want the act and two readings, each of its own", opened)
 	}
 }
-
-// At the loss of the leadership, what acts is killed before another controller may become the leader.
-func TestLeadershipTimes(t *testing.T) {
-	if between := leaseDuration - renewDeadline; stopTimeout >= between || returnTimeout >= stopTimeout {
-		t.Errorf("acts end after %v, waited for at most %v; another leader comes after %v: want them in this order",
-			returnTimeout, stopTimeout, between)
-	}
-}

@@ -60,7 +60,6 @@ func (l *leaseLister) list(ctx context.Context) {
 		return // the cache has not started
 	}
 	now := time.Now()
-	r.observer.leases.countMajority(nodes.Items, now)
 	config, _ := r.config.current()
 	present := make(map[string]bool, len(nodes.Items))
 	for i := range nodes.Items {
@@ -71,6 +70,7 @@ func (l *leaseLister) list(ctx context.Context) {
 			l.notify(ctx, n.Name)
 		}
 	}
+	r.observer.leases.countMajority(nodes.Items, now)
 	for i := range fences.Items {
 		present[fences.Items[i].Node] = true
 	}

@@ -30,6 +30,7 @@ type leases struct {
 	// Leases fresh, as of the time counted.
 	adverts           map[string]advertSighting
 	majority, counted time.Time
+	peersMajority     time.Time // the same for nodes that ask their peers
 }
 
 // renewal is what is read of a Lease.
@@ -132,6 +133,6 @@ func (l *leases) forgetAll() {
 	defer l.mu.Unlock()
 	clear(l.seen)
 	clear(l.adverts)
-	l.majority = time.Time{}
+	l.majority, l.peersMajority = time.Time{}, time.Time{}
 	l.listed = time.Time{}
 }

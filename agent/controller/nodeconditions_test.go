@@ -111,7 +111,7 @@ func TestNodeConditionsAreWrittenSlowly(t *testing.T) {
 		c.config.config.Plans[n.GetName()] = fence.Plan{Hash: "h"}
 	}
 	working := c.writer
-	c.writer = refusing{}
+	c.writer = refusingStatus{}
 	c.look(t.Context())
 	if c.failed == "" {
 		t.Error("an error of a write is not reported")
@@ -127,11 +127,11 @@ func TestNodeConditionsAreWrittenSlowly(t *testing.T) {
 	}
 }
 
-// refusing is an API server that refuses each write of a status.
-type refusing struct{ client.SubResourceWriter }
+// refusingStatus is an API server that refuses each write of a status.
+type refusingStatus struct{ client.SubResourceWriter }
 
-func (r refusing) Status() client.SubResourceWriter { return r }
+func (r refusingStatus) Status() client.SubResourceWriter { return r }
 
-func (refusing) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+func (refusingStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
 	return errors.New("refused")
 }

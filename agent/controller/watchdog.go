@@ -21,6 +21,44 @@ type advertSighting struct {
 	since time.Time
 	// version is the resourceVersion of the newest Node with this text, 0 if it is not a number.
 	version uint64
+	// moved is set if it was seen to change.
+	moved bool
+	// proves is how it shows that its node reaches the API server.
+	proves advertProof
+	fresh  time.Duration // for how long after a change, if it must change
+}
+
+// advertProof is what of an advert must be seen so that its node reaches the API server.
+type advertProof int
+
+const (
+	// byLease is for a node that says nothing to its peers: its Lease shows that.
+	byLease advertProof = iota
+	// byChange is for a node that may say to its peers that it cannot reach the API server: its advert must change,
+	// too.
+	byChange
+	// neverSeen is for an advert that is not valid.
+	neverSeen
+)
+
+// newAdvertSighting returns a first sighting of what a node says.
+func newAdvertSighting(text string, now time.Time) advertSighting {
+	s := advertSighting{text: text, since: now}
+	if text == "" {
+		return s
+	}
+	switch a, err := selffence.ParseAdvert(text); {
+	case err != nil:
+		s.proves = neverSeen
+	case a.Peers:
+		s.proves, s.fresh = byChange, a.Fresh()
+	}
+	return s
+}
+
+// reaches reports whether what a node says does not contradict that it reaches the API server.
+func (s *advertSighting) reaches(now time.Time) bool {
+	return s.proves == byLease || s.proves == byChange && s.moved && now.Sub(s.since) <= s.fresh
 }
 
 // observeAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock. A Node
@@ -38,7 +76,8 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 	case ok && version > 0 && version < s.version:
 		return s.since
 	case !ok || s.text != text:
-		s = advertSighting{text, now, version}
+		s = newAdvertSighting(text, now)
+		s.moved, s.version = ok, version
 	default:
 		s.version = max(s.version, version)
 	}
@@ -52,31 +91,48 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 // countMajority notes whether more than half of these nodes, which are all of the cluster, keep their Leases fresh: a
 // cut-off node feeds its watchdog on while a majority is cut off, too. A Lease that was not yet seen to be renewed does
 // not count. It is called with each list; after a gap the time begins again.
+//
+// The majority for nodes that ask their peers is counted as well: agent/selffence/peers says which nodes count.
 func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fresh := 0
+	fresh, peers := 0, 0
 	for i := range nodes {
-		if s, ok := l.seen[nodes[i].Name]; ok && s.moved && now.Sub(s.since) <= freshLease {
-			fresh++
+		s, ok := l.seen[nodes[i].Name]
+		if !ok || !s.moved || now.Sub(s.since) > freshLease {
+			continue
+		}
+		fresh++
+		advert := l.adverts[nodes[i].Name]
+		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) {
+			peers++
 		}
 	}
 	gap := now.Sub(l.counted) > leaseMaxAge
-	switch l.counted = now; {
-	case 2*fresh <= len(nodes):
-		l.majority = time.Time{}
-	case l.majority.IsZero() || gap:
-		l.majority = now
+	l.counted = now
+	for _, m := range []struct {
+		since *time.Time
+		count int
+	}{{&l.majority, fresh}, {&l.peersMajority, peers}} {
+		switch {
+		case 2*m.count <= len(nodes):
+			*m.since = time.Time{}
+		case m.since.IsZero() || gap:
+			*m.since = now
+		}
 	}
 }
 
-// majoritySince returns since when more than half of all nodes keep their Leases fresh, zero if they don't or it is not
-// known now.
-func (l *leases) majoritySince(now time.Time) time.Time {
+// majoritySince returns since when more than half of all nodes reach the API server, zero if they don't or it is not
+// known now: as their Leases show, or for a node that asks its peers as their adverts do, too.
+func (l *leases) majoritySince(now time.Time, asksPeers bool) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.counted) > leaseMaxAge {
+	switch {
+	case now.Sub(l.counted) > leaseMaxAge:
 		return time.Time{}
+	case asksPeers:
+		return l.peersMajority
 	}
 	return l.majority
 }
@@ -107,7 +163,7 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 	}
 	f.Armed, f.Why = advert.Proves()
 	f.BootID, f.Bound = advert.BootID, advert.Bound()
-	majority := l.majoritySince(now)
+	majority := l.majoritySince(now, advert.Peers)
 	if !lease.Known || !lease.Found || lease.UnchangedSince.IsZero() || majority.IsZero() {
 		return f
 	}

@@ -163,9 +163,71 @@ func TestMajority(t *testing.T) {
 		if tt.want >= 0 {
 			want = start.Add(time.Duration(tt.want) * 10 * time.Second)
 		}
-		if got := l.majoritySince(now); !got.Equal(want) {
+		if got := l.majoritySince(now, false); !got.Equal(want) {
 			t.Errorf("%s: majority since %v; want list %d", name, got.Sub(start), tt.want)
 		}
+	}
+}
+
+// For a node that asks its peers a node counts whose advert changes, too, if it may be one of those peers, and that
+// is old enough to be in every list of peers.
+func TestMajorityOfPeers(t *testing.T) {
+	start := time.Now()
+	const lists = 20
+	advert := func(sequence int) string {
+		return advertOf(func(a *selffence.Advert) { a.Peers, a.Sequence = true, uint64(sequence) }).String()
+	}
+	for name, tt := range map[string]struct {
+		text func(i int) string
+		age  time.Duration
+		want bool
+	}{
+		"advert changes":   {text: advert, age: 2 * selffence.MinNodeAge, want: true},
+		"every other list": {text: func(i int) string { return advert(i / 2) }, age: 2 * selffence.MinNodeAge, want: true},
+		"every fifth list": {text: func(i int) string { return advert(i / 5) }, age: 2 * selffence.MinNodeAge},
+		"advert does not":  {text: func(int) string { return advert(1) }, age: 2 * selffence.MinNodeAge},
+		"says nothing":     {text: func(int) string { return "" }, age: 2 * selffence.MinNodeAge, want: true},
+		"does not ask":     {text: func(int) string { return advertOf(nil).String() }, age: 2 * selffence.MinNodeAge, want: true},
+		"not valid":        {text: func(i int) string { return fmt.Sprint(i) }, age: 2 * selffence.MinNodeAge},
+		"nodes are young":  {text: advert, age: selffence.MinNodeAge / 2},
+		"withdrawn, with peers": {text: func(int) string {
+			return advertOf(func(a *selffence.Advert) { a.Peers, a.Armed = true, false }).String()
+		}, age: 2 * selffence.MinNodeAge},
+	} {
+		l := &leases{}
+		var nodes []corev1.Node
+		for i := range 3 {
+			n := *healthyNode(fmt.Sprintf("n%d", i))
+			n.CreationTimestamp = metav1.NewTime(start.Add(-tt.age))
+			nodes = append(nodes, n)
+		}
+		var now time.Time
+		for i := range lists {
+			now = start.Add(time.Duration(i) * 10 * time.Second)
+			list := map[string]renewal{}
+			for k, n := range nodes[:2] {
+				list[n.Name] = renewal{now, uint64(100*i + k + 1)}
+				n.Annotations = map[string]string{selffence.AnnotationWatchdog: tt.text(i)}
+				l.observeAdvert(&n, now)
+			}
+			l.list(list, now, now)
+			l.countMajority(nodes, now)
+		}
+		if got := !l.majoritySince(now, true).IsZero(); got != tt.want || l.majoritySince(now, false).IsZero() {
+			t.Errorf("%s: majority %t; want %t, and one by Leases", name, got, tt.want)
+		}
+	}
+	l := &leases{majority: start.Add(-time.Hour), counted: start}
+	n := deadNode()
+	n.Annotations = map[string]string{selffence.AnnotationWatchdog: advert(1)}
+	l.observeAdvert(n, start.Add(-time.Hour))
+	lease := fence.Lease{Known: true, Found: true, UnchangedSince: start.Add(-time.Hour)}
+	if got := watchdogFacts(n, lease, l, start); got.Unchanged != 0 {
+		t.Errorf("a node that asks its peers is unchanged for %s by a majority of Leases", got.Unchanged)
+	}
+	l.peersMajority = l.majority
+	if got := watchdogFacts(n, lease, l, start); got.Unchanged != time.Hour {
+		t.Errorf("unchanged for %s; want an hour", got.Unchanged)
 	}
 }
 

@@ -85,7 +85,7 @@ var invariants = []invariant{
 	{"a new controller waits for the whole time of a foreign intent", both(here("TestTwoControllersWait", "TestTimelines"), controller("TestLateCommand"))},
 	// Leadership.
 	{"acts end when the leadership is lost, and are waited for", controller("TestLeadershipLost")},
-	{"they end before another controller can be the leader", controller("TestLeadershipTimes")},
+	{"they end before another controller can be the leader", controller("TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp")},
 	{"the whole process group of an agent is killed", map[string][]string{"device/clusterlabs": {"TestDeadline", "TestProc"}}},
 	{"the Lease that remediators share is taken, and honoured", controller("TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")},
 	{"nothing is fenced for a grace period after the start", controller("TestSightings", "TestNoReleaseWithoutProof")},

@@ -23,7 +23,7 @@
 // error ends the session. The list and its end have the same ID.
 //
 //	evictd-kube → evictd                             evictd → evictd-kube
-//	{"hello":{"version":3,"node":"n1",…}}            {"hello":{"version":3,"lines":900,…}}
+//	{"hello":{"version":4,"node":"n1",…}}            {"hello":{"version":4,"lines":900,…}}
 //	                                                 {"nodeState":{"number":7,"conditions":[…]}}
 //	                                                 {"order":{"id":"…","stage":"killed",…}}  (each)
 //	{"state":{"connected":true,"ageMilliseconds":9}}
@@ -177,6 +177,9 @@
 // the session: a request that was delayed then changes nothing. A [MarksReport] without a reason says that the API server
 // has accepted the marks; evictd counts from when it made the advert.
 //
+// The state has the number of nodes that cannot reach the API server, if evictd-kube asks the others
+// (agent/selffence/peers), with the time since the boot at which it was counted.
+//
 // # Bounds
 //
 // evictd-kube may be compromised, and tenants write the pods that it describes. evictd does not
@@ -232,7 +235,8 @@
 //     first eviction, as it can by a fact that says the pod is critical. Each is shown in the
 //     status, counted, and logged at most every [logInterval].
 //   - A false MarksReport keeps the watchdog fed without an advert that the API server has accepted. The node can then run
-//     although a controller has taken it for reset, and has released its pods.
+//     although a controller has taken it for reset, and has released its pods. So does a false count of the nodes that
+//     cannot reach the API server, with selfFencing.peers.
 //   - A false NodeReport changes what the status and the metrics say about the Node object, and how
 //     long a clean stop waits (at most 5 s). evictd's decisions do not depend on it.
 //

@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 const (
@@ -40,6 +42,8 @@ type Feed struct {
 	Node NodeHandler
 	// Marks writes the marks of the Node object. It is set before Run; nil if they are not written.
 	Marks MarksHandler
+	// Peers returns how many nodes cannot reach the API server. It is set before Run; nil if the others are not asked.
+	Peers func() selffence.Count
 	// KubeletReader reads the kubelet's configuration. It is set before Run; nil if it is not read.
 	KubeletReader KubeletReader
 
@@ -160,6 +164,14 @@ func (f *Feed) Fail(why string) {
 		return
 	}
 	f.watching, f.failure, f.sendState = false, why, true
+	f.notify()
+}
+
+// SendState sends the state soon. It never blocks.
+func (f *Feed) SendState() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sendState = true
 	f.notify()
 }
 
@@ -364,6 +376,9 @@ func (f *Feed) next(now time.Time) (batch [][]byte, wait time.Duration, err erro
 	if f.sendState {
 		f.sendState = false
 		s := &State{Connected: f.watching, AgeMilliseconds: -1, Error: printable(f.failure), CannotReport: printable(f.cannotReport), AffinityAdmission: f.affinityNumbers()}
+		if f.Peers != nil {
+			s.Peers = new(f.Peers())
+		}
 		if f.Orders == nil {
 			s.CannotReport = "this evictd-kube does not report evictions"
 		}

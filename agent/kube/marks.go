@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 // NodeMarks are annotations of the Node object that evictd maintains (agent/selffence).
@@ -58,6 +60,10 @@ func (r *MarksReport) check() error {
 // Marks has the newest NodeMarks and sends them to evictd-kube: when they change, and at the beginning of each session.
 // The methods are safe for concurrent use, and never wait for evictd-kube.
 type Marks struct {
+	// Peers is called with each count of the nodes that cannot reach the API server, and must not wait. It is set
+	// before the first session; nil if counts are not used.
+	Peers func(selffence.Count)
+
 	accepted func(number uint64)
 	log      *slog.Logger
 

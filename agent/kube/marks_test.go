@@ -4,7 +4,11 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 func TestMarksCheck(t *testing.T) {
@@ -26,6 +30,33 @@ func TestMarksCheck(t *testing.T) {
 	if err := (&MarksReport{Why: strings.Repeat("x", maxWhy+1)}).check(); err == nil {
 		t.Error("a reason that is too long is accepted")
 	}
+}
+
+// The state has the count of the nodes that cannot reach the API server, at once when it changes. One that is not valid
+// ends the session.
+func TestPeersSession(t *testing.T) {
+	counts := make(chan selffence.Count, 10)
+	marks := NewMarks(func(uint64) {}, slog.New(slog.DiscardHandler))
+	marks.Peers = func(c selffence.Count) { counts <- c }
+	socket := filepath.Join(t.TempDir(), "kube.sock")
+	e := serve(t, socket, NewFacts(), func(s *Server) { s.Marks = marks })
+	var now atomic.Pointer[selffence.Count]
+	now.Store(&selffence.Count{Nodes: 5, ListAge: time.Minute})
+	feed := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+	feed.Peers = func() selffence.Count { return *now.Load() }
+	run(t, feed, socket)
+	for _, want := range []selffence.Count{*now.Load(), {CannotReach: 3, Nodes: 5, ListAge: time.Minute, At: time.Hour}} {
+		now.Store(&want)
+		feed.SendState()
+		for got := range counts {
+			if got == want {
+				break
+			}
+		}
+	}
+	now.Store(&selffence.Count{CannotReach: 6, Nodes: 5})
+	feed.SendState()
+	until(t, "reason", func() bool { return strings.Contains(e.Facts.Status(time.Now()).Error, "6 of 5 nodes") })
 }
 
 // marksPeer is an evictd-kube that writes marks.

@@ -7,13 +7,16 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/evictd/evictd/agent/selffence"
 )
 
 // Version is the version of the protocol. It changes when a change of the messages is merged: a peer
 // ends the session at a key that it does not know, and would do so again and again. Version 2 has
 // messages about the Node object and the kubelet's configuration, and more about a pod and an order.
 // Version 3 has marks of the Node object, whether a pod is fenced, and the numbers of pods that do not match the node.
-const Version = 3
+// Version 4 has the count of the nodes that cannot reach the API server.
+const Version = 4
 
 // StateInterval is how often evictd-kube sends its state at least.
 const StateInterval = 10 * time.Second
@@ -67,6 +70,8 @@ type State struct {
 	CannotReport string `json:"cannotReport,omitempty"`
 	// AffinityAdmission has the numbers of pods that came to the node; absent without --affinity-admission=reject.
 	AffinityAdmission AffinityAdmission `json:"affinityAdmission,omitzero"`
+	// Peers is how many nodes cannot reach the API server; absent if evictd-kube does not ask the others.
+	Peers *selffence.Count `json:"peers,omitempty"`
 }
 
 // ListID begins and ends a complete list of the node's pods.

@@ -43,7 +43,7 @@ var hostile = []string{
 	`{"order":{"id":1}}`, `{"pod":{"uid":7}}`, `{"pod":{"priority":"high"}}`, `{"pod":{"priority":2147483648}}`, `{"pod":{"priority":1.5}}`,
 	`{"pod":{"annotations":{}}}`, `{"pod":{"containers":[{"resources":{"requests":{"gpu":"1"}}}]}}`, `{"pod":{"labels":{"a":1}}}`,
 	`{"gone":"u1"}`, `{"list":{"id":-1}}`, `{"list":{"id":1e99}}`, `{"list":{"id":1},"listed":{"id":1}}`, `{"state":{"ageMilliseconds":"0"}}`,
-	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":3},"pod":{}}`,
+	`{"pod":{"deletionTimestamp":"yesterday"}}`, `{"hello":{"version":4},"pod":{}}`,
 	`{"report":[]}`, `{"report":{"id":1}}`, `{"report":{"id":"i","answer":"gone","stage":"ended"}}`, `{"report":{"id":"i"},"withdraw":{"id":"i"}}`,
 	`{"nodeState":{"number":-1}}`, `{"nodeState":{"number":1,"conditions":[{"type":"EvictdPIDPressure","since":"yesterday"}]}}`, `{"nodeReport":{"number":"1"}}`,
 	`{"kubelet":1}`, `{"kubelet":{"evictionHard":{"a":1}}}`, `{"kubelet":{"featureGates":{}}}`, `{"kubelet":{},"readKubelet":{}}`, `{"kubelet":{"evictionMaxPodGracePeriod":1.5}}`,
@@ -59,7 +59,7 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func TestDecodeHello(t *testing.T) {
-	if h, err := decodeHello([]byte(`{"hello":{"version":3,"node":"n1","later":true},"x":1}`)); err != nil || h.Node != "n1" {
+	if h, err := decodeHello([]byte(`{"hello":{"version":4,"node":"n1","later":true},"x":1}`)); err != nil || h.Node != "n1" {
 		t.Errorf("decodeHello() = %+v, %v; want node n1, unknown keys ignored", h, err)
 	}
 	var version *VersionError
@@ -69,7 +69,7 @@ func TestDecodeHello(t *testing.T) {
 			t.Errorf("decodeHello() of version %d = %v; want a VersionError", other, err)
 		}
 	}
-	for _, line := range []string{"", "{}", "x", `{"pod":{}}`, `{"hello":1}`, `{"hello":{"version":"1"}}`, `{"hello":{"version":3,"node":"` + strings.Repeat("n", 300) + `"}}`} {
+	for _, line := range []string{"", "{}", "x", `{"pod":{}}`, `{"hello":1}`, `{"hello":{"version":"1"}}`, `{"hello":{"version":4,"node":"` + strings.Repeat("n", 300) + `"}}`} {
 		if h, err := decodeHello([]byte(line)); err == nil {
 			t.Errorf("decodeHello(%.60q) = %+v; want an error", line, h)
 		}

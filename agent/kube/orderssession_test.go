@@ -333,7 +333,7 @@ func TestOrdersWaitForTheVersion(t *testing.T) {
 	if _, err := orders.Begin(eviction("u", "")); err != nil {
 		t.Fatal(err)
 	}
-	_, r := raw(t, socket, `{"hello":{"version":4,"software":"v9.0"}}`+"\n")
+	_, r := raw(t, socket, `{"hello":{"version":5,"software":"v9.0"}}`+"\n")
 	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "hello") {
 		t.Errorf("answer %q, %v; want a hello", line, err)
 	}
@@ -341,7 +341,7 @@ func TestOrdersWaitForTheVersion(t *testing.T) {
 		t.Errorf("answer %q, %v; want no order", line, err)
 	}
 	until(t, "reason", func() bool {
-		return strings.Contains(e.Facts.Status(time.Now()).Error, "has version 4 of the protocol")
+		return strings.Contains(e.Facts.Status(time.Now()).Error, "has version 5 of the protocol")
 	})
 	if !orders.Pending("u") {
 		t.Error("the order has ended")

@@ -113,6 +113,14 @@ func (t *session) apply(m *Message) error {
 		if err := m.State.AffinityAdmission.check(); err != nil {
 			return err
 		}
+		if c := m.State.Peers; c != nil {
+			if err := c.Check(); err != nil {
+				return fmt.Errorf("peers: %w", err)
+			}
+			if t.Marks != nil && t.Marks.Peers != nil {
+				t.Marks.Peers(*c)
+			}
+		}
 		t.Facts.setState(m.State, now)
 		t.allow(now)
 		t.checkNode(now)

@@ -182,7 +182,7 @@ func raw(t *testing.T, socket string, lines ...string) (net.Conn, *bufio.Reader)
 	return conn, bufio.NewReader(conn)
 }
 
-const hello = `{"hello":{"version":3,"software":"raw","node":"n1"}}` + "\n"
+const hello = `{"hello":{"version":4,"software":"raw","node":"n1"}}` + "\n"
 
 // Hostile lines end their session, each with a reason, and nothing else.
 func TestHostileLines(t *testing.T) {
@@ -194,7 +194,7 @@ func TestHostileLines(t *testing.T) {
 	}
 	const list = "\n" + `{"list":{"id":1}}` + "\n" + `{"listed":{"id":1}}` // evictd answers it
 	long := string(first[:len(first)-2]) + strings.Repeat(" ", maxPodSize) + "}" + list
-	for _, line := range append(hostile, long, `{"accepted":{"pods":1}}`, `{"resend":{}}`, `{"want":{"uids":["u1"]}}`, `{"hello":{"version":3,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
+	for _, line := range append(hostile, long, `{"accepted":{"pods":1}}`, `{"resend":{}}`, `{"want":{"uids":["u1"]}}`, `{"hello":{"version":4,"software":""}}`, `{"listed":{"id":7}}`, strings.Repeat("x", 3*maxLine)) {
 		conn, r := raw(t, socket, hello, string(first), line+"\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatalf("%.60q: no hello: %v", line, err)
@@ -213,15 +213,15 @@ func TestHostileLines(t *testing.T) {
 func TestAnotherVersion(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kube.sock")
 	e := serve(t, socket, NewFacts())
-	_, r := raw(t, socket, `{"hello":{"version":4,"software":"v9.0","mood":"new"}}`+"\n")
-	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
+	_, r := raw(t, socket, `{"hello":{"version":5,"software":"v9.0","mood":"new"}}`+"\n")
+	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":4`) {
 		t.Errorf("answer %q, %v; want evictd's hello", line, err)
 	}
 	if _, err := r.ReadString('\n'); err == nil {
 		t.Error("the session goes on")
 	}
 	until(t, "reason", func() bool {
-		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 4 of the protocol, this is version 3")
+		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 5 of the protocol, this is version 4")
 	})
 
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "later.sock"))
@@ -232,12 +232,12 @@ func TestAnotherVersion(t *testing.T) {
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {
-			fmt.Fprintf(conn, "%s\n", `{"hello":{"version":4,"software":"v9.0"}}`)
+			fmt.Fprintf(conn, "%s\n", `{"hello":{"version":5,"software":"v9.0"}}`)
 		}
 	}()
 	var log buffer
 	run(t, NewFeed("n1", "test", slog.New(slog.NewTextHandler(&log, nil))), l.Addr().String())
-	until(t, "log", func() bool { return strings.Contains(log.String(), "has version 4 of the protocol") })
+	until(t, "log", func() bool { return strings.Contains(log.String(), "has version 5 of the protocol") })
 }
 
 // A peer of another user is refused before a byte of it is read.

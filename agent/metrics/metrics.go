@@ -27,6 +27,7 @@ type Metrics struct {
 	filesystems  *filesystems
 	reclaimed    *reclaims
 	kubernetes   *kubernetes
+	selfFencing  *selfFencing
 
 	loop           prometheus.Histogram
 	unreadable     [signal.Count]prometheus.Counter
@@ -52,7 +53,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	r := prometheus.NewRegistry()
 	m := &Metrics{
 		registry: r, readings: &readings{}, evicted: newEvictions(r), notification: &notification{}, shutdown: newNodeShutdown(r),
-		filesystems: &filesystems{}, reclaimed: newReclaims(r), kubernetes: &kubernetes{},
+		filesystems: &filesystems{}, reclaimed: newReclaims(r), kubernetes: &kubernetes{}, selfFencing: &selfFencing{},
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
@@ -92,7 +93,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 		Namespace: namespace, Name: "oom_score_adj_corrected_total",
 		Help: "Number of container processes whose oom_score_adj was corrected (oomScoreAdj: enforce).",
 	})
-	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelOOMKills, m.readings, m.notification, m.filesystems, m.kubernetes,
+	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelOOMKills, m.readings, m.notification, m.filesystems, m.kubernetes, m.selfFencing,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "log_dropped_total",
 			Help: "Number of log lines dropped because they could not be written, or not fast enough.",

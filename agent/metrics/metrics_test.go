@@ -147,6 +147,12 @@ func use(t *testing.T, m *Metrics) {
 			ConditionsReported: map[string]bool{"MemoryPressure": true, "DiskPressure": false}, ConditionsUnwritten: 17 * time.Second,
 		}
 	})
+	m.SelfFencing(func() SelfFencing {
+		return SelfFencing{
+			Configured: true, Armed: true, Timeout: time.Minute, SinceFed: 18 * time.Second, SinceAccepted: 90 * time.Second,
+			FedBecause: map[string]bool{"advert": false, "peers": true, "nothing": false}, Peers: true, PeersListAge: 19 * time.Minute,
+		}
+	})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Duration: 1500 * time.Millisecond})
 	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Duration: time.Second, DryRun: true})
 	m.KernelOOMKilled(true)
@@ -157,6 +163,26 @@ func use(t *testing.T, m *Metrics) {
 	m.LastShutdown(shutdown.LastBoot{Clean: &clean, Reason: shutdown.LastPanic})
 	m.Probed("cgroup.kill", true)
 	m.Probed("psi triggers", false)
+}
+
+// Without a watchdog there are no series of self-fencing, without one that is armed none of its times, and of a
+// reason no more than one is set.
+func TestSelfFencing(t *testing.T) {
+	for _, tt := range []struct {
+		state  SelfFencing
+		series int
+	}{
+		{SelfFencing{SinceFed: -1, SinceAccepted: -1, PeersListAge: -1}, 0},
+		{SelfFencing{Configured: true, SinceFed: -1, SinceAccepted: -1, PeersListAge: -1}, 2},
+		{SelfFencing{Configured: true, SinceFed: -1, Peers: true, PeersListAge: -1}, 3},
+		{SelfFencing{Configured: true, Armed: true, Peers: true}, 6},
+	} {
+		m := newMetrics()
+		m.SelfFencing(func() SelfFencing { return tt.state })
+		if got := strings.Count(text(t, m), "\nevictd_selffence_"); got != tt.series {
+			t.Errorf("%+v: %d series; want %d", tt.state, got, tt.series)
+		}
+	}
 }
 
 // TestSteppedResets checks that past conditions and futility go back to 0.

@@ -46,6 +46,8 @@ type Advert struct {
 	// FeedGapSeconds is how long the node feeds without an accepted advert, RenewSeconds how often it writes one.
 	FeedGapSeconds int `json:"feedGapSeconds"`
 	RenewSeconds   int `json:"renewSeconds"`
+	// Peers is set if the node also feeds because of a majority of nodes, and is counted in that of others ([Count]).
+	Peers bool `json:"peers,omitempty"`
 	// BootID is the boot that the advert is about (/proc/sys/kernel/random/boot_id).
 	BootID string `json:"bootID"`
 	// Sequence differs between the adverts of a boot and grows.
@@ -134,6 +136,8 @@ func (a Advert) Proves() (ok bool, why string) {
 		return false, fmt.Sprintf("the watchdog's timeout of %d s is not between %s and %s", a.TimeoutSeconds, MinTimeout, MaxTimeout)
 	case seconds(a.FeedGapSeconds) < MinFeedGap || seconds(a.FeedGapSeconds) > MaxFeedGap:
 		return false, fmt.Sprintf("the feed gap of %d s is not between %s and %s", a.FeedGapSeconds, MinFeedGap, MaxFeedGap)
+	case a.Peers && seconds(a.FeedGapSeconds) < MinPeerGap:
+		return false, fmt.Sprintf("the feed gap of %d s is less than the %s of a node that asks its peers", a.FeedGapSeconds, MinPeerGap)
 	case a.RenewSeconds < 1 || a.RenewSeconds > a.FeedGapSeconds:
 		return false, fmt.Sprintf("the advert's period of %d s is not between 1 s and the feed gap of %d s", a.RenewSeconds, a.FeedGapSeconds)
 	}

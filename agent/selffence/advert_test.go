@@ -66,6 +66,8 @@ func TestProves(t *testing.T) {
 		{func(a *Advert) { a.TimeoutSeconds = 601 }, "timeout of 601 s"},
 		{func(a *Advert) { a.FeedGapSeconds = 9 }, "feed gap of 9 s"},
 		{func(a *Advert) { a.FeedGapSeconds = 601 }, "feed gap of 601 s"},
+		{func(a *Advert) { a.Peers, a.FeedGapSeconds = true, 29 }, "feed gap of 29 s is less"},
+		{func(a *Advert) { a.Peers, a.FeedGapSeconds = true, 30 }, ""},
 		{func(a *Advert) { a.RenewSeconds = 0 }, "period of 0 s"},
 		{func(a *Advert) { a.RenewSeconds = 21 }, "period of 21 s"},
 	} {

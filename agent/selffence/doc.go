@@ -28,6 +28,9 @@
 //  4. Numbers of adverts are not used twice in a boot. An accepted advert counts from its own request, however many
 //     were requested since.
 //
+// With Settings.Peers feeding is also allowed for PeersValid after more than half of all nodes could not reach the API
+// server ([Count]). The bound stays, and a reader must know more: see agent/selffence/peers.
+//
 // The clock of [Step] is the time since the boot (CLOCK_BOOTTIME): setting the wall clock changes nothing. A virtual
 // machine that its hypervisor pauses does not count that time, and neither does its watchdog: the bound does not apply
 // to it.

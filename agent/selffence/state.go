@@ -24,6 +24,8 @@ type State struct {
 	// Accepted is when the newest accepted advert was requested; not valid without HasAccepted.
 	Accepted    time.Duration `json:"accepted"`
 	HasAccepted bool          `json:"hasAccepted"`
+	// PeersUntil is until when feeding is allowed because of a majority of nodes; zero if it never was.
+	PeersUntil time.Duration `json:"peersUntil,omitzero"`
 
 	// prepared is set when an advert of this run was accepted.
 	prepared bool
@@ -53,12 +55,16 @@ type Settings struct {
 	FeedGap time.Duration
 	// Renew is how often an advert is requested.
 	Renew time.Duration
+	// Peers is set if feeding is allowed because of a majority of nodes, too.
+	Peers bool
 }
 
 // Inputs are what happened since the last step.
 type Inputs struct {
 	// Accepted is the number of an advert that the API server has accepted, 0 if there is none.
 	Accepted uint64
+	// PeersUntil is until when a majority of nodes allows feeding ([Count.Until]); zero without news of that.
+	PeersUntil time.Duration
 	// Opened is set once after the device was opened, OpenFailed after it could not be.
 	Opened, OpenFailed bool
 	// Stop is set from when self-fencing is to end.
@@ -93,6 +99,7 @@ func Restore(saved *State, now time.Duration) State {
 	case Armed, Withdrawing:
 		// The device was left armed and the advert may be armed. Feeding goes on under the permission of the earlier run.
 		s.Accepted, s.HasAccepted = saved.Accepted, saved.HasAccepted && saved.Accepted <= now
+		s.PeersUntil = min(saved.PeersUntil, now+PeersValid)
 	}
 	return s
 }

@@ -6,6 +6,9 @@ import "time"
 func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	var o Orders
 	answered := s.accept(in.Accepted)
+	if set.Peers {
+		s.PeersUntil = max(s.PeersUntil, min(in.PeersUntil, now+PeersValid))
+	}
 	switch {
 	case s.Phase == Preparing && in.Opened:
 		s.Phase, s.next = Armed, now
@@ -23,17 +26,15 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	case s.Phase == Withdrawing && answered >= s.withdrawal:
 		s.Phase, o.Disarm = Disarmed, true
 	}
-	permitted := s.HasAccepted && now < s.Accepted+set.FeedGap
+	until := s.feedUntil(set)
 	switch s.Phase {
 	case Disarmed:
 		s.requests = nil
 		return s, o
 	case Preparing:
-		o.Open = permitted
+		o.Open = now < until
 	case Armed, Withdrawing:
-		if s.HasAccepted {
-			o.FeedUntil = s.Accepted + set.FeedGap
-		}
+		o.FeedUntil = until
 	}
 	if now >= s.next && !o.Open {
 		o.Request, o.Armed = true, s.Phase == Armed
@@ -42,6 +43,23 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	}
 	o.Next = s.next
 	return s, o
+}
+
+// feedUntil returns until when feeding is allowed, zero for never. A majority of nodes allows nothing to a node of
+// which no advert was accepted in this boot.
+func (s *State) feedUntil(set Settings) time.Duration {
+	switch {
+	case !s.HasAccepted:
+		return 0
+	case !set.Peers:
+		return s.Accepted + set.FeedGap
+	}
+	return max(s.Accepted+set.FeedGap, s.PeersUntil)
+}
+
+// ByPeers reports whether feeding is allowed now only because of a majority of nodes.
+func (s *State) ByPeers(set Settings, now time.Duration) bool {
+	return now >= s.Accepted+set.FeedGap && now < s.feedUntil(set)
 }
 
 // accept notes that an advert was accepted, and returns its number if it was requested by this run, else 0.

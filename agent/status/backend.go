@@ -19,6 +19,7 @@ import (
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
+	selffencing "github.com/evictd/evictd/agent/selffence/driver"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/shutdown/logind"
@@ -58,6 +59,8 @@ type Options struct {
 	Fences func() FenceStatus
 	// NodeObject returns what evictd-kube maintains on the Node object; nil if there is none.
 	NodeObject func() kube.NodeStatus
+	// SelfFencing returns the state of self-fencing; nil if there is none.
+	SelfFencing func() selffencing.Status
 	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
@@ -105,6 +108,11 @@ func (b *Backend) Status() control.Status {
 	if b.o.Facts != nil {
 		s.Kubernetes = b.kubernetesStatus(now)
 		s.Warnings = append(s.Warnings, b.kubernetesWarnings(now)...)
+	}
+	if b.o.SelfFencing != nil {
+		fencing := b.o.SelfFencing()
+		s.SelfFencing = selfFencingStatus(fencing)
+		s.Warnings = append(s.Warnings, selfFencingWarnings(fencing)...)
 	}
 	s.Shutdown = b.shutdownStatus()
 	for _, r := range append(b.o.Reclaimer.Reports(), b.proactive.snapshot()...) {

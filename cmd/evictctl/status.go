@@ -69,6 +69,9 @@ func statusPage(s *control.Status) *page {
 		}
 		p.line("kubelet:     %s", kubeletLine(&s.Kubernetes.Kubelet))
 	}
+	if s.SelfFencing != nil {
+		p.line("watchdog:    %s", watchdogLine(s.SelfFencing))
+	}
 	p.line("config:      %s", configLine(s.Config))
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
 	p.line("pods:        %d, %d eligible for eviction", s.Pods.Count, s.Pods.Eligible)

@@ -51,6 +51,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
 	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
 	admission := flags.String("affinity-admission", admissionOff, "with reject, mark new pods Failed whose annotation evictd.io/required-during-execution does not match the node, before a container of them is reported: `off or reject`")
+	var peering peering
+	peering.register(flags)
 	logging := logflags.Register(flags)
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
@@ -72,6 +74,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = "no node name: set --node-name or NODE_NAME to the name that kubectl get nodes shows"
 	case *admission != admissionOff && *admission != admissionReject:
 		problem = fmt.Sprintf("--affinity-admission is %q; want %s or %s", *admission, admissionOff, admissionReject)
+	case peering.check() != "":
+		problem = peering.check()
 	case len(*node) > 253:
 		problem = "--node-name is longer than 253 characters"
 	}
@@ -100,6 +104,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	marks := cluster.NewMarks(*node, feed, log)
 	feed.Marks = marks
 	var parts sync.WaitGroup
+	peerNodes := peering.start(ctx, &parts, *node, feed, marks, log)
 	var rejector *cluster.Rejector
 	if *admission == admissionReject {
 		rejector = cluster.NewRejector(reporter, feed, log)
@@ -110,7 +115,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parts.Go(func() { configz.Run(ctx) })
 	parts.Go(func() { marks.Run(ctx) })
 	parts.Go(func() {
-		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Marks: marks, Log: log})
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Marks: marks, PeerNodes: peerNodes, Log: log})
 	})
 	parts.Go(func() {
 		<-signaled.Done()

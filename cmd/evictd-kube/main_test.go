@@ -19,6 +19,8 @@ func TestFlags(t *testing.T) {
 		{"n1", []string{"--log.format", "xml"}, exitUsage, "", `--log.format is text or json, not "xml"`},
 		{"n1", []string{"--log.level", "loud"}, exitUsage, "", "log.level"},
 		{"n1", []string{"--affinity-admission", "evict"}, exitUsage, "", `--affinity-admission is "evict"; want off or reject`},
+		{"n1", []string{"--peers", "9448"}, exitUsage, "", "--peers is not ADDRESS:PORT"},
+		{"n1", []string{"--peers", ":0"}, exitUsage, "", "--peers is not ADDRESS:PORT"},
 		{strings.Repeat("n", 254), nil, exitUsage, "", "longer than 253 characters"},
 	} {
 		t.Setenv("NODE_NAME", tt.node)

@@ -44,11 +44,12 @@ type Marks struct {
 	connection *client         // nil before the first
 	want       *kube.NodeMarks // nil while there is no session
 	written    *kube.NodeMarks // the last that were written
+	reach      reach
 }
 
 // NewMarks returns Marks for a node. Its answers go to a [kube.Feed].
 func NewMarks(node string, answers marksAnswers, log *slog.Logger) *Marks {
-	return &Marks{node: node, answers: answers, log: log, wake: make(chan struct{}, 1)}
+	return &Marks{node: node, answers: answers, log: log, wake: make(chan struct{}, 1), reach: reach{contact: time.Now()}}
 }
 
 // SetMarks implements kube.MarksHandler.
@@ -56,6 +57,7 @@ func (m *Marks) SetMarks(want *kube.NodeMarks) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.want = want
+	m.reach.set(want, m.written, time.Now())
 	m.notify()
 }
 
@@ -101,9 +103,15 @@ func (m *Marks) Run(ctx context.Context) {
 		if want == nil {
 			continue
 		}
-		after, err := c.mark(ctx, m.node, known, want)
+		if m.Reach().Votes {
+			known = nil // the node sends no advert that it does not know to be answered: see agent/selffence/peers
+		}
+		after, err := c.mark(ctx, m.node, known, want, m.touch)
 		if ctx.Err() != nil {
 			return
+		}
+		if answered(err) {
+			m.touch()
 		}
 		if known = after; err != nil {
 			m.log.Debug("could not write the marks of the Node; trying again", "node", m.node, "error", err)
@@ -116,6 +124,7 @@ func (m *Marks) Run(ctx context.Context) {
 		m.answers.ReportMarks(&kube.MarksReport{Number: want.Number})
 		m.mu.Lock()
 		m.written = want
+		m.reach.set(m.want, m.written, time.Now())
 		m.mu.Unlock()
 	}
 }
@@ -126,8 +135,8 @@ var errNewerAdvert = errors.New("the Node has a newer advert of this boot: anoth
 // errUnknownVersion is returned if the Node must be read before a mark is added.
 var errUnknownVersion = errors.New("resource version of the Node is not known")
 
-// mark writes marks, and returns the Node after that; nil if it must be read again.
-func (c *client) mark(ctx context.Context, node string, known *marksObject, want *kube.NodeMarks) (*marksObject, error) {
+// mark writes marks, and returns the Node after that; nil if it must be read again. It calls writing before each write.
+func (c *client) mark(ctx context.Context, node string, known *marksObject, want *kube.NodeMarks, writing func()) (*marksObject, error) {
 	var err error
 	for range maxMarksRaces {
 		// Without a write only a read shows that the API server answers.
@@ -147,6 +156,7 @@ func (c *client) mark(ctx context.Context, node string, known *marksObject, want
 		if len(patch) == 0 {
 			return known, nil
 		}
+		writing()
 		switch err := c.patchMarks(ctx, node, patch); nodeOutcomeOf(err) {
 		case succeeded:
 			return after, nil

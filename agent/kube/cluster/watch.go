@@ -39,7 +39,9 @@ type Options struct {
 	Rejector *Rejector
 	// Marks gets the connection.
 	Marks *Marks
-	Log   *slog.Logger
+	// PeerNodes gets the connection; nil if the other nodes are not asked.
+	PeerNodes *PeerNodes
+	Log       *slog.Logger
 }
 
 // Watch puts the facts about the pods of the node into the feed until ctx ends.
@@ -76,6 +78,9 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	o.Reporter.connected(c, func(err error) { cancel(err) })
 	if o.Marks != nil {
 		o.Marks.connected(c)
+	}
+	if o.PeerNodes != nil {
+		o.PeerNodes.connected(c)
 	}
 	if o.Configz != nil {
 		o.Configz.connected(c)

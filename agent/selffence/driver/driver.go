@@ -35,6 +35,8 @@ type Options struct {
 	Path string
 	// Timeout is what the watchdog is asked for. FeedGap is for how long it is fed after an accepted advert.
 	Timeout, FeedGap time.Duration
+	// Peers is set if it is also fed while a majority of nodes cannot reach the API server.
+	Peers bool
 	// DryRun opens no device and says what would be done.
 	DryRun bool
 	BootID string
@@ -61,11 +63,15 @@ type Driver struct {
 	wake     chan struct{}
 	done     chan struct{} // closed when nothing is armed any more
 
-	mu       sync.Mutex
-	accepted uint64    // an advert that was accepted since the last step; 0 for none
-	planned  time.Time // until when a shutdown is planned; zero for none
-	resend   bool      // planned has changed
-	stop     bool
+	mu        sync.Mutex
+	accepted  uint64          // an advert that was accepted since the last step; 0 for none
+	count     selffence.Count // the last of evictd-kube
+	counted   bool            // count is new
+	countedAt time.Duration   // when it came
+	shown     shown           // for Status
+	planned   time.Time       // until when a shutdown is planned; zero for none
+	resend    bool            // planned has changed
+	stop      bool
 
 	// What follows belongs to Run.
 	state   selffence.State
@@ -74,9 +80,10 @@ type Driver struct {
 	number  uint64  // of the newest marks
 	advert  string  // of the newest marks
 	failure string  // why the device could not be opened, as it was logged
-	starved bool    // it was logged that the device is not fed
+	fedBy   string  // as it was logged
 
 	feedUntil atomic.Int64 // for the feeding thread
+	fedAt     atomic.Int64 // when the device was fed last
 }
 
 // opened is an open device.
@@ -92,7 +99,7 @@ type opened struct {
 // New returns a Driver. It opens nothing.
 func New(o Options) *Driver {
 	return &Driver{
-		options: o, settings: selffence.Settings{FeedGap: o.FeedGap, Renew: o.FeedGap / renewals},
+		options: o, settings: selffence.Settings{FeedGap: o.FeedGap, Renew: o.FeedGap / renewals, Peers: o.Peers},
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 }
@@ -103,6 +110,19 @@ func (d *Driver) Accepted(number uint64) {
 	defer d.mu.Unlock()
 	d.accepted = number
 	d.notify()
+}
+
+// CountPeers notes how many nodes cannot reach the API server. It never blocks.
+func (d *Driver) CountPeers(c selffence.Count) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count, d.counted = c, true
+	if now, err := d.options.Uptime(); err == nil {
+		d.countedAt = now
+	}
+	if c.At != 0 {
+		d.notify()
+	}
 }
 
 // PlanShutdown sets until when the shutdown of the node is planned work; zero is for none. It never blocks.
@@ -199,8 +219,11 @@ func (d *Driver) describe() {
 func (d *Driver) step(now time.Duration) (wait time.Duration) {
 	d.mu.Lock()
 	d.inputs.Accepted, d.inputs.Stop = d.accepted, d.stop
+	if d.counted {
+		d.inputs.PeersUntil = d.count.Until(now)
+	}
 	resend := d.resend
-	d.accepted, d.resend = 0, false
+	d.accepted, d.resend, d.counted = 0, false, false
 	d.mu.Unlock()
 	if d.enabled() && d.state.Phase != selffence.Disarmed {
 		if wait = d.decide(now); wait == 0 {
@@ -230,6 +253,7 @@ func (d *Driver) decide(now time.Duration) (wait time.Duration) {
 		if o.Disarm {
 			d.disarm()
 		}
+		d.publish(0)
 		close(d.done)
 		return time.Hour
 	}
@@ -245,22 +269,42 @@ func (d *Driver) decide(now time.Duration) (wait time.Duration) {
 	if d.opened != nil {
 		wait = min(wait, d.checkFeeding(o.FeedUntil, now))
 	}
+	d.publish(o.FeedUntil)
 	return max(wait, time.Millisecond)
 }
 
-// checkFeeding logs when the feeding stops and when it goes on, and returns when to look again.
+// checkFeeding logs when the feeding stops, when it goes on, and when its reason changes. It returns when to look
+// again.
 func (d *Driver) checkFeeding(until, now time.Duration) time.Duration {
-	if now < until {
-		if d.starved {
-			d.starved = false
-			d.options.Log.Info("the watchdog is fed again: the API server has accepted an advert", "device", d.options.Path)
-		}
-		return until - now
+	before := d.fedBy
+	d.fedBy = fedBecause(&d.state, d.settings, until, now)
+	if d.fedBy == before {
+		return d.untilChange(until, now)
 	}
-	if !d.starved {
-		d.starved = true
+	attributes := []any{"device", d.options.Path, "feed_gap", d.options.FeedGap.String()}
+	switch {
+	case d.fedBy == FedByNothing:
 		d.options.Log.Error("the watchdog is not fed any more: the API server has accepted no advert; the machine will be reset",
-			"device", d.options.Path, "feed_gap", d.options.FeedGap.String(), "within", d.opened.timeout.String())
+			append(attributes, "within", d.opened.timeout.String())...)
+	case d.fedBy == FedByPeers:
+		d.mu.Lock()
+		c := d.count
+		d.mu.Unlock()
+		d.options.Log.Warn("the watchdog is fed because a majority of all nodes cannot reach the API server", append(attributes,
+			"cannot_reach", c.CannotReach, "nodes", c.Nodes, "at_most", (selffence.MaxListAge-c.ListAge).Round(time.Second).String())...)
+	case before != "":
+		d.options.Log.Info("the watchdog is fed again because the API server has accepted an advert", attributes...)
+	}
+	return d.untilChange(until, now)
+}
+
+// untilChange returns the time until the reason for feeding changes without an input.
+func (d *Driver) untilChange(until, now time.Duration) time.Duration {
+	switch gap := d.state.Accepted + d.settings.FeedGap; d.fedBy {
+	case FedByAdvert:
+		return gap - now
+	case FedByPeers:
+		return until - now
 	}
 	return time.Hour
 }
@@ -269,6 +313,7 @@ func (d *Driver) checkFeeding(until, now time.Duration) time.Duration {
 func (d *Driver) request(number uint64, armed bool) {
 	a := selffence.Advert{
 		Version: selffence.Version, Armed: armed, BootID: d.options.BootID, Sequence: number, RenewedAt: time.Now(),
+		Peers:          d.enabled() && d.settings.Peers,
 		FeedGapSeconds: int(d.settings.FeedGap / time.Second), RenewSeconds: int((d.settings.Renew + time.Second - 1) / time.Second),
 	}
 	if d.enabled() { // also before it is open: a node without a timeout does not fence itself
@@ -306,10 +351,14 @@ func (d *Driver) open() bool {
 		return false
 	}
 	d.opened, d.failure = o, ""
+	d.noteFed()
 	d.startFeeding()
 	attributes := []any{"device", d.options.Path, "identity", o.identity, "timeout", o.timeout.String(),
 		"feed_gap", d.options.FeedGap.String(), "nowayout", o.noWayOut}
 	d.options.Log.Info("the watchdog is armed", attributes...)
+	if d.settings.Peers && d.settings.FeedGap+2*o.timeout < selffence.MinPeerTimes {
+		d.options.Log.Warn("the driver's timeout is too short for selfFencing.peers: in an outage of the API server the machine is reset before the other nodes say that they cannot reach it", attributes...)
+	}
 	if o.noWayOut {
 		d.options.Log.Warn("the watchdog cannot be disarmed: the machine is reset if evictd is stopped for longer than the timeout", attributes...)
 	}

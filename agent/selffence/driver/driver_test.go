@@ -208,6 +208,63 @@ func TestNoAcceptance(t *testing.T) {
 	})
 }
 
+// While a majority of nodes cannot reach the API server it is fed, and no longer. Without the setting counts mean
+// nothing.
+func TestPeers(t *testing.T) {
+	for _, peers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.options.Peers = peers
+			n.start()
+			n.pass(time.Minute)
+			because := func(when, want string) {
+				t.Helper()
+				if got := n.driver.Status(); got.FedBecause != want || got.Peers != peers {
+					t.Errorf("%s, peers %t: status %+v; want fed because of %s", when, peers, got, want)
+				}
+			}
+			because("at first", FedByAdvert)
+			n.set(func() { n.accepts = false })
+			n.pass(70 * time.Second)
+			because("after the gap", FedByNothing)
+			count := func(cannot int) {
+				now, _ := n.options.Uptime()
+				n.driver.CountPeers(selffence.Count{CannotReach: cannot, Nodes: 5, ListAge: time.Minute, At: now})
+				n.pass(selffence.AskInterval)
+			}
+			for range 60 {
+				count(3)
+			}
+			want, state := FedByPeers, "runs"
+			if !peers {
+				want, state = FedByNothing, "fired"
+			}
+			because("with a majority", want)
+			n.expect("with a majority", "withdrawn, "+armedText, state)
+			if peers {
+				for range 60 {
+					count(2)
+				}
+				because("without", FedByNothing)
+				n.expect("without", "withdrawn, "+armedText, "fired")
+			}
+			n.set(func() { n.accepts = true })
+			n.pass(time.Minute)
+			because("accepted again", FedByAdvert)
+			n.end()
+			for line, want := range map[string]bool{
+				"fed because a majority of all nodes cannot reach the API server": peers,
+				"fed again because the API server has accepted an advert":         true,
+				"the driver's timeout is too short for selfFencing.peers":         peers, // 60 s and a gap of 60 s
+			} {
+				if got := strings.Contains(n.log.String(), line); got != want {
+					t.Errorf("peers %t: %q in the log: %t; want %t\n%s", peers, line, got, want, n.log.String())
+				}
+			}
+		})
+	}
+}
+
 // A crash leaves the watchdog armed. The next run goes on feeding, also without the API server, until the gap is over;
 // without the saved state it waits for the API server.
 func TestCrash(t *testing.T) {

@@ -54,6 +54,7 @@ func (d *Driver) feed(device Device) {
 		d.options.Log.Error("could not feed the watchdog; the machine will be reset", "device", d.options.Path, "error", err)
 		return
 	}
+	d.noteFed()
 	now, err = d.options.Uptime()
 	if err == nil && !selffence.Late(time.Duration(d.feedUntil.Load()), now) {
 		return

@@ -17,12 +17,13 @@ type saved struct {
 	Device  string          `json:"device"`
 	Timeout time.Duration   `json:"timeout"`
 	FeedGap time.Duration   `json:"feedGap"`
+	Peers   bool            `json:"peers,omitempty"`
 	State   selffence.State `json:"state"`
 }
 
 // fits reports whether the state was saved in this boot and with this configuration.
 func (s *saved) fits(o Options) bool {
-	return s.BootID == o.BootID && s.Device == o.Path && s.Timeout == o.Timeout && s.FeedGap == o.FeedGap
+	return s.BootID == o.BootID && s.Device == o.Path && s.Timeout == o.Timeout && s.FeedGap == o.FeedGap && s.Peers == o.Peers
 }
 
 // maxSaved is the length limit of the state file in bytes.
@@ -51,7 +52,7 @@ func (d *Driver) load() *selffence.State {
 
 // save writes the state. A failure costs nothing but time at the next start: an older state allows less.
 func (d *Driver) save() {
-	content, err := json.Marshal(saved{d.options.BootID, d.options.Path, d.options.Timeout, d.options.FeedGap, d.state})
+	content, err := json.Marshal(saved{d.options.BootID, d.options.Path, d.options.Timeout, d.options.FeedGap, d.options.Peers, d.state})
 	if err == nil {
 		temporary := d.options.StateFile + ".new"
 		if err = os.WriteFile(temporary, content, 0o600); err == nil {

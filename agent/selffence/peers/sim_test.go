@@ -1,0 +1,379 @@
+package peers
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/selffence"
+)
+
+const (
+	second     = time.Second
+	simTimeout = 90 * second
+)
+
+var simSettings = selffence.Settings{FeedGap: 60 * second, Renew: 20 * second, Peers: true}
+
+// simNode is a node with its evictd, evictd-kube, kubelet and watchdog.
+type simNode struct {
+	name    string
+	group   int  // nodes of a group reach each other
+	api     bool // evictd-kube reaches the API server
+	kubelet bool // and so does the kubelet
+	lossy   bool // answers of the API server are lost
+
+	service *Service
+	state   selffence.State
+	opened  bool
+	runs    bool // the machine
+	fedAt   time.Duration
+	contact time.Duration // as cluster.Marks has it
+	waiting time.Duration // since when the newest advert is not accepted; 0 if it is
+	number  uint64        // of the newest advert
+	written uint64        // of the last accepted one
+	inputs  []selffence.Inputs
+	until   time.Duration
+
+	// What the API server has, and when the controller saw it change.
+	advert, lease           uint64
+	advertSeen, leaseSeen   uint64
+	advertSince, leaseSince time.Duration
+}
+
+// sim is a cluster with a controller.
+type sim struct {
+	t        *testing.T
+	now      time.Duration
+	nodes    []*simNode
+	api      bool
+	counted  time.Duration
+	majority time.Duration // since when a majority reaches the API server, as the controller sees it; 0 for none
+}
+
+func newSim(t *testing.T, nodes int) *sim {
+	s := &sim{t: t, now: 1000 * second, api: true}
+	var list []Node
+	for i := range nodes {
+		list = append(list, Node{fmt.Sprintf("n%d", i), netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
+	}
+	for i := range list {
+		n := &simNode{name: list[i].Name, api: true, kubelet: true, runs: true, contact: s.now, state: selffence.Restore(nil, s.now)}
+		n.service = New(Options{
+			Node: n.name, StateFile: filepath.Join(t.TempDir(), "nodes"), Log: slog.New(slog.DiscardHandler),
+			Uptime: func() (time.Duration, error) { return s.now, nil },
+			Reach: func() selffence.Reach {
+				r := selffence.Reach{Votes: n.opened && n.runs, Renew: simSettings.Renew, Unanswered: s.now - n.contact}
+				if n.waiting > 0 {
+					r.Waiting = s.now - n.waiting
+				}
+				return r
+			},
+		})
+		n.service.keys = [][]byte{testKey}
+		n.service.use(&List{At: s.now, Nodes: list})
+		s.nodes = append(s.nodes, n)
+	}
+	return s
+}
+
+// writes is evictd-kube: it reads the Node, then writes the advert.
+func (s *sim) writes(n *simNode) {
+	if n.waiting == 0 || !n.api || !s.api || n.lossy {
+		return
+	}
+	n.contact = s.now
+	n.advert, n.written, n.waiting = n.number, n.number, 0
+	n.inputs = append(n.inputs, selffence.Inputs{Accepted: n.number})
+}
+
+// evictd is evictd and the watchdog.
+func (s *sim) evictd(n *simNode) {
+	in := append(n.inputs, selffence.Inputs{})
+	n.inputs = nil
+	if c := n.service.Count(); c.At > 0 {
+		in[len(in)-1].PeersUntil = c.Until(s.now)
+	}
+	for i := 0; i < len(in); i++ {
+		var o selffence.Orders
+		n.state, o = selffence.Step(n.state, simSettings, in[i], s.now)
+		n.until = o.FeedUntil
+		if o.Request {
+			n.number = o.Number
+			if n.waiting == 0 {
+				n.waiting = s.now
+			}
+		}
+		if o.Open {
+			n.opened, n.fedAt = true, s.now
+			in = append(in, selffence.Inputs{Opened: true})
+		}
+	}
+	if n.opened && s.now < n.until && s.now-n.fedAt >= simTimeout/3 {
+		n.fedAt = s.now
+	}
+	if n.opened && s.now-n.fedAt >= simTimeout {
+		n.runs = false
+	}
+}
+
+// ask has a node ask the others.
+func (s *sim) ask(n *simNode) {
+	if !n.service.o.Reach().Asks() {
+		n.service.stopAsking()
+		return
+	}
+	n.service.asking = true
+	for _, other := range s.nodes {
+		if other == n {
+			continue
+		}
+		q := n.service.question(other.name)
+		if other.group != n.group || !other.runs {
+			continue
+		}
+		if answer, _ := other.service.handle(q); answer != nil {
+			n.service.handle(answer)
+		}
+	}
+}
+
+// control is the controller's list of Leases and Nodes, each ten seconds.
+func (s *sim) control() {
+	if !s.api {
+		return
+	}
+	fresh, advert := 0, simAdvert()
+	for _, n := range s.nodes {
+		if n.leaseSeen != n.lease {
+			n.leaseSeen, n.leaseSince = n.lease, s.now
+		}
+		if n.advertSeen != n.advert {
+			n.advertSeen, n.advertSince = n.advert, s.now
+		}
+		if s.now-n.leaseSince <= 25*second && s.now-n.advertSince <= advert.Fresh() {
+			fresh++
+		}
+	}
+	switch gap := s.now-s.counted > 30*second; {
+	case 2*fresh <= len(s.nodes):
+		s.majority = 0
+	case s.majority == 0 || gap:
+		s.majority = s.now
+	}
+	s.counted = s.now
+}
+
+func simAdvert() selffence.Advert {
+	return selffence.Advert{RenewSeconds: 20, FeedGapSeconds: 60, TimeoutSeconds: 90, Peers: true}
+}
+
+// tick moves the time on by a second.
+func (s *sim) tick() {
+	s.now += second
+	for i, n := range s.nodes {
+		if !n.runs {
+			continue
+		}
+		if s.now/second%10 == time.Duration(i) && s.api && n.kubelet {
+			n.lease++
+		}
+		s.writes(n)
+		s.evictd(n)
+		if s.now/second%5 == time.Duration(i%5) {
+			s.ask(n)
+		}
+	}
+	if s.now/second%10 == 3 {
+		s.control()
+	}
+}
+
+func (s *sim) pass(d time.Duration) {
+	for end := s.now + d; s.now < end; {
+		s.tick()
+	}
+}
+
+// running names the machines that run.
+func (s *sim) running() (names []string) {
+	for _, n := range s.nodes {
+		if n.runs {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// taken returns a node that the controller takes for reset although it runs; "" for none.
+func (s *sim) taken() string {
+	if s.majority == 0 || s.now-s.counted > 30*second {
+		return ""
+	}
+	for _, n := range s.nodes {
+		unchanged := min(s.now-n.advertSince, s.now-n.leaseSince, s.now-s.majority)
+		if n.runs && n.opened && n.advertSeen > 1 && unchanged >= simAdvert().Bound() {
+			return n.name
+		}
+	}
+	return ""
+}
+
+// In an outage of the API server all nodes are fed, while the list is young enough, if they reach a majority.
+func TestOutage(t *testing.T) {
+	s := newSim(t, 5)
+	s.pass(5 * time.Minute)
+	s.api = false
+	s.pass(selffence.MaxListAge - 10*time.Minute)
+	if got := s.running(); len(got) != 5 {
+		t.Errorf("after an outage of almost %s there run %v; want all", selffence.MaxListAge, got)
+	}
+	s.pass(15 * time.Minute)
+	if got := s.running(); len(got) != 0 {
+		t.Errorf("after an outage of more than %s there run %v; want none", selffence.MaxListAge, got)
+	}
+}
+
+// Of a cluster of five, two nodes that are cut off are reset, and three are not. So is one that reaches the others, but
+// not the API server, and a node in an outage that reaches no majority.
+func TestPartition(t *testing.T) {
+	bound := simAdvert().Bound()
+	for _, test := range []struct {
+		name   string
+		outage bool
+		cut    int // the first nodes: they do not reach the API server
+		apart  int // the first nodes do not reach the others either
+		want   int // nodes that run
+	}{
+		{"two cut off, apart", false, 2, 2, 3},
+		{"two cut off, not apart", false, 2, 0, 3},
+		{"one cut off", false, 1, 0, 4},
+		{"three cut off, apart", false, 3, 3, 5},
+		{"outage, two apart", true, 5, 2, 3},
+		{"outage, all together", true, 5, 0, 5},
+	} {
+		s := newSim(t, 5)
+		s.pass(5 * time.Minute)
+		for i, n := range s.nodes {
+			if i < test.cut {
+				n.api, n.kubelet = false, false
+			}
+			if i < test.apart {
+				n.group = 1
+			}
+		}
+		s.api = !test.outage
+		s.pass(bound)
+		if got := s.running(); len(got) != test.want {
+			t.Errorf("%s: after %s there run %v; want %d", test.name, bound, got, test.want)
+		}
+	}
+}
+
+// Half of the nodes is no majority.
+func TestTieIsNoMajority(t *testing.T) {
+	s := newSim(t, 4)
+	s.pass(5 * time.Minute)
+	for _, n := range s.nodes[:2] {
+		n.api, n.kubelet = false, false
+	}
+	s.pass(simAdvert().Bound())
+	if got := s.running(); len(got) != 2 {
+		t.Errorf("two of four are cut off: there run %v; want the two others", got)
+	}
+}
+
+// A node is cut off for good, and the others are for a short time, again and again: either they say that they cannot
+// reach the API server and the controller sees it, or neither.
+func TestShortOutages(t *testing.T) {
+	for length := 5; length <= 120; length += 5 {
+		s := newSim(t, 5)
+		s.pass(5 * time.Minute)
+		s.nodes[0].api, s.nodes[0].kubelet = false, false
+		for range 20 {
+			for i, up := range []bool{false, true} {
+				for _, n := range s.nodes[1:] {
+					n.api = up
+				}
+				for range []int{length, 40}[i] {
+					if s.tick(); s.taken() != "" {
+						t.Fatalf("with outages of %d s node %s is taken for reset at %s and runs", length, s.taken(), s.now)
+					}
+				}
+			}
+		}
+	}
+}
+
+// change is a random event.
+func (s *sim) change(r *rand.Rand) {
+	n := s.nodes[r.IntN(len(s.nodes))]
+	switch r.IntN(12) {
+	case 0:
+		s.api = !s.api
+	case 1, 2:
+		n.group = r.IntN(2)
+	case 3, 4, 5:
+		n.api = !n.api
+	case 6:
+		n.kubelet = !n.kubelet
+	case 7:
+		n.api, n.kubelet = false, false
+	case 8: // all but some are cut off, or back
+		up := r.IntN(2) == 0
+		for _, m := range s.nodes {
+			if r.IntN(4) > 0 {
+				m.api = up
+			}
+		}
+	case 9:
+		n.lossy = !n.lossy
+	case 10: // evictd-kube restarts
+		n.contact, n.service.tally = s.now, newTally()
+	case 11:
+		s.api = true
+		for _, m := range s.nodes {
+			m.api = true
+			m.kubelet = r.IntN(3) > 0
+		}
+	}
+}
+
+// Property: a controller that keeps the rules never takes a machine for reset that runs, also if the kubelets reach the
+// API server and evictd-kube does not.
+func TestNoRunningMachineIsTaken(t *testing.T) {
+	runs, peered, proven := 60, 0, 0
+	if testing.Short() {
+		runs = 10
+	}
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 10))
+		s := newSim(t, 3+r.IntN(4))
+		s.pass(2 * time.Minute)
+		every := 20 + r.IntN(180)
+		for range 3000 {
+			if r.IntN(every) == 0 {
+				s.change(r)
+			}
+			s.tick()
+			if node := s.taken(); node != "" {
+				t.Fatalf("seed %d at %s: node %s is taken for reset and runs", seed, s.now, node)
+			}
+			for _, n := range s.nodes {
+				if n.runs && n.state.ByPeers(simSettings, s.now) {
+					peered++
+				}
+				if !n.runs && s.majority > 0 {
+					proven++
+				}
+			}
+		}
+	}
+	if peered < runs || proven < runs {
+		t.Errorf("in %d runs nodes were fed because of others for %d s, and were proven for %d s; the simulation is too friendly", runs, peered, proven)
+	}
+}
