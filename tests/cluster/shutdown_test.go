@@ -15,11 +15,16 @@ import (
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/tests/node"
 )
 
-// shutdownPeriod is how long a shutdown of the node may take in TestShutdown, preStopTime how long
-// the preStop hook of a pod takes.
-const shutdownPeriod, preStopTime = 15 * time.Second, 3 * time.Second
+// The times of TestShutdown: of the shutdown of the node, of the part that is for critical pods, of the preStop hook
+// of a pod, and by when the pods without such a hook have stopped if nothing is reported.
+var shutdownPeriod, criticalPeriod, preStopTime, unreportedTime = stretched(15 * time.Second), stretched(2 * time.Second), stretched(3 * time.Second), stretched(10 * time.Second)
+
+// stretched returns a time of the shutdown as it is on this machine: longer if the processor is emulated, by less than
+// timeouts are, as the tests wait for it.
+func stretched(d time.Duration) time.Duration { return d * min(4, node.ScaleTimeout(1)) }
 
 // TestShutdown: when the node shuts down, evictd stops the pods of a kubelet that has no shutdown
 // grace period. The kubelet runs preStop hooks, no pod that must not run twice does, and a static pod
@@ -35,7 +40,7 @@ func TestShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.restartKubelet(func(yaml string) string { return yaml + "staticPodPath: " + manifests + "\n" })
-	c.settings = "shutdownGracePeriod: " + shutdownPeriod.String() + "\nshutdownGracePeriodCriticalPods: 2s\n"
+	c.settings = "shutdownGracePeriod: " + shutdownPeriod.String() + "\nshutdownGracePeriodCriticalPods: " + criticalPeriod.String() + "\n"
 	c.startEnforcing()
 	c.until("evictd's shutdown", func() bool { return len(c.status().Shutdown.Why) == 0 })
 
@@ -45,6 +50,7 @@ func TestShutdown(t *testing.T) {
 		return podSpec("Always", hog)
 	}
 	stubborn := podSpec("Always", hogWith("main", "grow", "-bytes", "8388608", "-delay", "24h", "-ignore-term"))
+	stubborn["terminationGracePeriodSeconds"] = int(shutdownPeriod.Seconds())
 	workloads := []*workload{
 		{"graceful", "Deployment", hook()}, {"exclusive", "StatefulSet", hook()}, {"stubborn", "Deployment", stubborn},
 	}
@@ -169,14 +175,14 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 	for _, name := range []string{"graceful", "exclusive"} {
 		pods[name].reportedAs() // which would else be unknown
 	}
-	time.Sleep(time.Second) // until the records are saved
+	time.Sleep(stretched(time.Second)) // until the records are saved
 	kill(c.t, c.cmd)
 	c.startAgent()
-	c.waitStopped(began)
+	end := c.waitStopped(began)
+	groupEnd := shutdownPeriod - criticalPeriod - time.Second // a second is left for the answers
+	soon, late := preStopTime+stretched(3*time.Second), groupEnd+stretched(2*time.Second)
 	for name, want := range map[string][2]time.Duration{
-		"graceful": {preStopTime, preStopTime + 3*time.Second}, "exclusive": {preStopTime, preStopTime + 3*time.Second},
-		"stubborn": {11 * time.Second, 14 * time.Second}, // the end of the group, less the time for answers
-		"static":   {0, 14 * time.Second},
+		"graceful": {preStopTime, soon}, "exclusive": {preStopTime, soon}, "stubborn": {groupEnd - time.Second, late}, "static": {0, late},
 	} {
 		v := pods[name]
 		if got := v.emptyAfter(began); got < want[0] || got > want[1] {
@@ -189,19 +195,33 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 			c.t.Errorf("%s: answer %q; want %q", name, answer, want)
 		}
 	}
-	taints := c.node().taints()
-	if !slices.Contains(taints, "evictd.io/node-shutdown:NoSchedule") {
+	for _, r := range end.Records { // as they were when evictd let the node go down
+		if strings.HasPrefix(r.Pod, "default/") && r.Cause == evict.CauseShutdown && r.ReportAnswer == "" && r.UID != string(pods["static"].pod.UID) {
+			c.t.Errorf("%s had no answer at the end of the shutdown: %+v", r.Pod, r)
+		}
+	}
+	for _, name := range []string{"stubborn", "static"} {
+		if !pods[name].isFenced() {
+			c.t.Errorf("%s was not fenced", name)
+		}
+	}
+	n := c.node()
+	if taints := n.taints(); !slices.Contains(taints, "evictd.io/node-shutdown:NoSchedule") {
 		c.t.Errorf("taints in the shutdown: %q", taints)
+	}
+	if condition := n.condition("EvictdNodeShutdown"); condition.Status != corev1.ConditionTrue {
+		c.t.Errorf("condition in the shutdown: %+v; want True", condition)
 	}
 	for _, name := range []string{"graceful", "stubborn"} {
 		states := c.events.of(string(pods[name].pod.UID))
 		if _, ok := first(states, func(s *podState) bool {
-			return s.Status.Phase == corev1.PodFailed && s.Status.Reason == shutdown.ReasonTerminated && s.Status.Message == shutdown.MessageTerminated
+			return s.Status.Phase == corev1.PodFailed && s.Status.Reason == shutdown.ReasonTerminated &&
+				s.Status.Message == shutdown.MessageTerminated && s.Annotations["evictd.io/evicted"] != ""
 		}); !ok {
 			c.t.Errorf("%s was not reported: %s", name, pods[name].history(&outcome{}))
 		}
 	}
-	time.Sleep(restartTime)
+	time.Sleep(stretched(restartTime))
 	for _, v := range pods {
 		v.emptyAfter(began) // nothing ran again
 	}
@@ -234,10 +254,10 @@ func (c *kubeNode) shutdownWithoutServer(workloads []*workload, static *workload
 	c.pauseAPI()
 	began := c.begin()
 	c.waitStopped(began)
-	time.Sleep(restartTime) // the kubelet tries to start the containers again
+	time.Sleep(stretched(restartTime)) // the kubelet tries to start the containers again
 	for name, v := range pods {
 		c.t.Logf("without the API server %s was stopped after %v", name, v.emptyAfter(began))
-		if got := v.emptyAfter(began); got > 10*time.Second {
+		if got := v.emptyAfter(began); got > unreportedTime {
 			c.t.Errorf("%s was stopped after %v; want it before the end of the group", name, got)
 		}
 	}

@@ -121,6 +121,7 @@ var suites = []suite{
 		{name: "cluster-systemd", run: "^TestFenceBesideSystemd$", takes: 5 * time.Minute},
 		{name: "cluster-apparmor", run: "^TestConfinedEviction$", takes: 3 * time.Minute, more: true},
 		{name: "cluster-faults", run: "^TestEvictionFaults$", takes: 6 * time.Minute, more: true},
+		{name: "cluster-shutdown", run: "^TestShutdown$", takes: 6 * time.Minute, more: true},
 	}},
 	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
