@@ -210,6 +210,21 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 	kill(c.t, c.cmd)
 	c.startAgent()
 	end := c.waitStopped(began)
+	checkTimes(pods, began)
+	c.checkEnd(pods, &end)
+	time.Sleep(stretched(restartTime))
+	for _, v := range pods {
+		v.emptyAfter(began) // nothing ran again
+	}
+	if states := c.events.last("exclusive"); slices.ContainsFunc(states, func(s podState) bool {
+		return !s.deleted && s.UID != pods["exclusive"].pod.UID && s.Spec.NodeName != ""
+	}) {
+		c.t.Errorf("a replacement of the pod that must not run twice was scheduled to the node: %+v", states)
+	}
+}
+
+// checkTimes checks when the pods stopped, and the answers to their reports.
+func checkTimes(pods map[string]*victim, began time.Time) {
 	groupEnd := shutdownPeriod - criticalPeriod - time.Second // a second is left for the answers
 	soon, late := preStopTime+stretched(3*time.Second), groupEnd+stretched(2*time.Second)
 	for name, want := range map[string][2]time.Duration{
@@ -218,20 +233,25 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 		v := pods[name]
 		if want[0] == preStopTime {
 			if after := v.reportedAfter(began); after > answerTime {
-				c.t.Logf("%s was reported after %v, so that the runtime was asked to stop it", name, after)
+				v.c.t.Logf("%s was reported after %v, so that the runtime was asked to stop it", name, after)
 				want[0] = 0
 			}
 		}
 		if got := v.emptyAfter(began); got < want[0] || got > want[1] {
-			c.t.Errorf("%s was stopped after %v; want between %v and %v", name, got, want[0], want[1])
+			v.c.t.Errorf("%s was stopped after %v; want between %v and %v", name, got, want[0], want[1])
 		} else {
-			c.t.Logf("%s was stopped after %v", name, got)
+			v.c.t.Logf("%s was stopped after %v", name, got)
 		}
 		answer := v.reportedAs()
 		if want := map[bool]string{true: "", false: "reported"}[name == "static"]; answer != want {
-			c.t.Errorf("%s: answer %q; want %q", name, answer, want)
+			v.c.t.Errorf("%s: answer %q; want %q", name, answer, want)
 		}
 	}
+}
+
+// checkEnd checks the reports and the Node when the shutdown has ended. end is the state of evictd then.
+func (c *kubeNode) checkEnd(pods map[string]*victim, end *control.Status) {
+	c.t.Helper()
 	for _, r := range end.Records { // as they were when evictd let the node go down
 		if strings.HasPrefix(r.Pod, "default/") && r.Cause == evict.CauseShutdown && r.ReportAnswer == "" && r.UID != string(pods["static"].pod.UID) {
 			c.t.Errorf("%s had no answer at the end of the shutdown: %+v", r.Pod, r)
@@ -257,15 +277,6 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 		}); !ok {
 			c.t.Errorf("%s was not reported: %s", name, pods[name].history(&outcome{}))
 		}
-	}
-	time.Sleep(stretched(restartTime))
-	for _, v := range pods {
-		v.emptyAfter(began) // nothing ran again
-	}
-	if states := c.events.last("exclusive"); slices.ContainsFunc(states, func(s podState) bool {
-		return !s.deleted && s.UID != pods["exclusive"].pod.UID && s.Spec.NodeName != ""
-	}) {
-		c.t.Errorf("a replacement of the pod that must not run twice was scheduled to the node: %+v", states)
 	}
 }
 
