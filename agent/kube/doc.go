@@ -296,5 +296,6 @@
 // is away. While the API server is away, no new pod can be bound to the node. While only
 // evictd-kube is away, new pods run without facts. The facts of a pod that is no longer in the API are kept while the
 // runtime lists the pod, because a deletion with grace period 0 removes the object before the
-// containers. While a threshold is met, changed facts are saved every [ageSaveInterval] only.
+// containers. Changed facts are saved within [saveInterval]; while a threshold is met, or a victim is
+// in flight, every [ageSaveInterval] only.
 package kube

@@ -11,8 +11,8 @@ const (
 	// saveInterval is how often changed facts are saved. A crash loses the facts about the
 	// pods of this time until evictd-kube connects again.
 	saveInterval = 10 * time.Second
-	// ageSaveInterval is how often facts are saved that are unchanged, for their age, or that
-	// change while a threshold is met.
+	// ageSaveInterval is how often facts are saved that are unchanged, for their age, and how often
+	// at most while Facts.Busy is true, also if that fails.
 	ageSaveInterval = 5 * time.Minute
 )
 
@@ -40,13 +40,15 @@ func (f *Facts) Load(store Store) error {
 	return nil
 }
 
-// SaveChanges saves the facts after changes, unless a threshold is met, and every
-// ageSaveInterval, until ctx ends, and then once more. It logs when failures begin or have another cause.
+// SaveChanges saves the facts after changes, unless Busy is true, and every ageSaveInterval, until ctx
+// ends, and then once more. It logs when failures begin or have another cause.
 func (f *Facts) SaveChanges(ctx context.Context, store Store, log *slog.Logger) {
 	ticker := time.NewTicker(saveInterval)
 	defer ticker.Stop()
 	savedVersion, savedAt, failing := f.Version(), time.Now(), ""
+	triedAt := savedAt
 	save := func() {
+		triedAt = time.Now()
 		var version uint64
 		err := store.SaveFacts(func(w io.Writer) (err error) {
 			version, err = f.Encode(w)
@@ -67,8 +69,11 @@ func (f *Facts) SaveChanges(ctx context.Context, store Store, log *slog.Logger) 
 			save()
 			return
 		case <-ticker.C:
-			busy := f.Busy != nil && f.Busy()
-			if f.Version() != savedVersion && !busy || time.Since(savedAt) >= ageSaveInterval {
+			due := f.Version() != savedVersion || time.Since(savedAt) >= ageSaveInterval
+			if f.Busy != nil && f.Busy() {
+				due = time.Since(triedAt) >= ageSaveInterval
+			}
+			if due {
 				save()
 			}
 		}

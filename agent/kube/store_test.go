@@ -19,10 +19,12 @@ var errFull, errRejected = errors.New("no space left on device"), errors.New("mo
 type fakeStore struct {
 	content []byte // of an earlier run
 	saves   atomic.Int32
+	tries   atomic.Int32
 	full    atomic.Bool
 }
 
 func (s *fakeStore) SaveFacts(write func(io.Writer) error) error {
+	s.tries.Add(1)
 	if s.full.Load() {
 		return errFull
 	}
@@ -59,7 +61,7 @@ func TestLoad(t *testing.T) {
 }
 
 // Facts are saved after a change, for their age, again after a failure, and at the end. While
-// a threshold is met they are saved for their age only.
+// a threshold is met they are saved for their age only, no more often if that fails.
 // Repeated failures are logged once.
 func TestSaveChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -100,6 +102,13 @@ func TestSaveChanges(t *testing.T) {
 		f.gone("u2", testTime)
 		after(3*saveInterval, 3, "while a threshold is met")
 		after(ageSaveInterval, 4, "for the age while a threshold is met")
+		store.full.Store(true)
+		before := store.tries.Load()
+		after(2*ageSaveInterval+saveInterval, 4, "while a threshold is met and the disk is full")
+		if got := store.tries.Load() - before; got != 2 {
+			t.Errorf("while a threshold is met and the disk is full: tried %d times; want 2", got)
+		}
+		store.full.Store(false)
 		f.gone("u1", testTime)
 		cancel()
 		<-done

@@ -60,6 +60,7 @@ func startKubeNode(t *testing.T) *kubeNode {
 type kubeNodeOptions struct {
 	eviction string // lines of the kubelet's configuration; by default it does not evict
 	audit    bool   // the API server logs writes of the pods' status
+	appArmor bool   // the runtime confines containers
 }
 
 func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
@@ -67,7 +68,7 @@ func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 	programs := isolate(t)
 	t.Setenv(node.ProgramsEnv, programs)
 	dir := sharedDir(t) // the node's own: unknown outside of the namespaces
-	n, err := node.Start(t.Context(), node.Options{Dir: filepath.Join(dir, "node"), Log: t.Output(), MemoryLimit: podsLimit})
+	n, err := node.Start(t.Context(), node.Options{Dir: filepath.Join(dir, "node"), Log: t.Output(), MemoryLimit: podsLimit, AppArmor: o.appArmor})
 	if err != nil {
 		t.Fatal(err)
 	}

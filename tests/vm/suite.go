@@ -119,7 +119,9 @@ var suites = []suite{
 	{name: "cluster", profiles: []string{profileFull}, packages: []string{"./tests/cluster"}, cluster: true, selection: true, classes: []class{
 		{name: "cluster-evictions", run: "^TestEvictions$", takes: 8 * time.Minute},
 		{name: "cluster-systemd", run: "^TestFenceBesideSystemd$", takes: 5 * time.Minute},
+		{name: "cluster-apparmor", run: "^TestConfinedEviction$", takes: 3 * time.Minute, more: true},
 		{name: "cluster-faults", run: "^TestEvictionFaults$", takes: 6 * time.Minute, more: true},
+		{name: "cluster-shutdown", run: "^TestShutdown$", takes: 6 * time.Minute, more: true},
 	}},
 	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }

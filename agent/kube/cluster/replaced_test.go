@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"testing"
@@ -86,5 +87,58 @@ func TestAnnotationFollows(t *testing.T) {
 	}
 	if len(got.answers) != 1 || got.answers[0].Answer != kube.AnswerReported {
 		t.Errorf("answers %+v; want that it is reported, once", got.answers)
+	}
+}
+
+// The answer to the first write comes too late, and the controller deletes the pod: the write was seen in the watch, so
+// the eviction counts as reported and has its event.
+func TestLostAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		shown, leaves bool // the watch has shown the write, and that the object has left the API
+		want          kube.Answer
+	}{
+		{"deleted", true, false, kube.AnswerReported},
+		{"left the API", true, true, kube.AnswerReported},
+		{"deleted, not written", false, false, kube.AnswerTerminating},
+		{"left the API, not written", false, true, kube.AnswerGone},
+	} {
+		var got orders
+		r := NewReporter("n1", &got, slog.New(slog.DiscardHandler))
+		pod := apiPod("0", controlledBy("apps/v1", "StatefulSet"))
+		r.observe(pod)
+		r.Order(&kube.Order{ID: "a", UID: "0", Namespace: "default", Name: "web-0", Stage: kube.StageEnded, Reason: "Evicted", Message: "m", Decided: decided, Fenced: true})
+		task, now := r.tasks["a"], time.Now()
+		next := now.Add(time.Hour)
+		found, ok := r.candidate(task, now, &next)
+		if !ok {
+			t.Fatalf("%s: no request", tt.name)
+		}
+		r.start(task, found.a)
+		seen := func(version string, change func(*corev1.Pod)) {
+			pod = pod.DeepCopy()
+			pod.ResourceVersion = version
+			change(pod)
+			r.observe(pod)
+		}
+		if tt.shown {
+			seen("8", func(p *corev1.Pod) {
+				p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted"
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reasonDisrupted}}
+			})
+		}
+		seen("9", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
+		task.inFlight[setPhase]--
+		if tt.leaves {
+			r.gone("0")
+		}
+		r.finish(task, found.a, &connection{&client{}, func(error) {}}, context.DeadlineExceeded, now)
+		r.candidate(task, now.Add(longestDelay), &next)
+		if task.answer != tt.want {
+			t.Errorf("%s: answer %q; want %q", tt.name, task.answer, tt.want)
+		}
+		if announced := len(r.events) == 1 && r.events[0].Reason == reasonEvicted; announced != tt.shown {
+			t.Errorf("%s: events %+v; want that of the eviction: %t", tt.name, r.events, tt.shown)
+		}
 	}
 }

@@ -277,10 +277,14 @@ func (r *Reporter) replace(pods map[string]podState) {
 func (r *Reporter) gone(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	last, known := r.pods[uid]
 	delete(r.pods, uid)
 	now := time.Now()
 	for _, t := range r.tasks {
 		if t.order.UID == uid {
+			if known {
+				t.noteShown(&last)
+			}
 			r.left(t, now)
 		}
 	}
@@ -292,7 +296,7 @@ func (r *Reporter) gone(uid string) {
 func (r *Reporter) left(t *task, now time.Time) {
 	a := action{answer: kube.AnswerGone, ended: true}
 	switch {
-	case t.written > 0:
+	case t.written > 0, t.shown:
 		a.answer = kube.AnswerReported
 	case t.deletion != "":
 		a.answer = t.deletion

@@ -42,6 +42,8 @@ type task struct {
 	written    int
 	plain      bool
 	annotateAt time.Time
+	// shown is set if the pod was seen as a write of the phase leaves it, whose answer may have been lost.
+	shown bool
 	// disrupted is set when the condition DisruptionTarget was written.
 	disrupted bool
 	// deletion is the answer that a deletion by this Reporter has; "" before.
@@ -177,6 +179,13 @@ func (t *task) noteWrites(p *podState) {
 		t.written = max(t.written, p.writes(t.order.Decided))
 	}
 	t.plain = t.plain && t.written == 1
+	t.noteShown(p)
+}
+
+// noteShown records that a write of the phase has taken effect. One without the annotation shows in nothing else, and the
+// controllers of such pods may delete the object before its answer comes, or after that has come too late.
+func (t *task) noteShown(p *podState) {
+	t.shown = t.shown || t.sent > 0 && p.disrupted && p.phase == corev1.PodFailed && p.reason
 }
 
 // terminating returns the answer about a pod that is being deleted. Controllers delete terminal
@@ -189,7 +198,7 @@ func (t *task) terminating(p *podState, mayRun bool) action {
 		return action{kind: setPhase, write: t.written + 1}
 	case t.written > 0:
 		return action{answer: kube.AnswerReported, ended: p.terminated}
-	case byUs:
+	case byUs, t.shown:
 		return action{answer: kube.AnswerReported, ended: true}
 	}
 	return action{answer: kube.AnswerTerminating, ended: true}
