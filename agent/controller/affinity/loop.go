@@ -298,7 +298,7 @@ func (l *loop) nodes(ctx context.Context, nodes []*corev1.Node) []affinity.Node 
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	out := make([]affinity.Node, len(nodes))
 	for i, n := range nodes {
-		out[i] = nodeFacts(n, err != nil || fenced[n.Name])
+		out[i] = affinity.NodeOf(n, err != nil || fenced[n.Name])
 	}
 	return out
 }
@@ -380,7 +380,7 @@ func (l *loop) reportInvalid(list []*pod, now time.Time) (wake time.Time) {
 			continue
 		}
 		l.invalidEvents++
-		l.report(p.PodKey, true, "NodeAffinityInvalid", fmt.Sprintf("annotation %s does not parse and is not enforced: %s", affinity.Annotation, p.shape.err))
+		l.report(p.PodKey, true, affinity.EventInvalid, fmt.Sprintf("annotation %s does not parse and is not enforced: %s", affinity.Annotation, p.shape.err))
 		l.invalid[p.UID] = now
 		wake = earlier(wake, now.Add(invalidInterval))
 	}
