@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/evictd/evictd/agent/affinity"
+	"github.com/evictd/evictd/agent/affinity/settings"
 )
 
 const (
@@ -357,7 +358,7 @@ func (l *loop) reportStorm() {
 		return
 	}
 	l.log.Warn("storm of affinity violations: on too many nodes at once, or a label is gone from all nodes; its pods are not evicted until it ends, "+
-		"or until storm_confirmed in ConfigMap "+configName+" has its id", "storm", l.storm)
+		"or until storm_confirmed in ConfigMap "+settings.Name+" has its id", "storm", l.storm)
 }
 
 // reportInvalid reports annotations that do not parse, each once in an interval, and returns when the next is due.
