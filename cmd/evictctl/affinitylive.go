@@ -308,6 +308,9 @@ func (l *livePod) explain() (*liveExplained, error) {
 	if hold := l.held(requirement, verdict); hold != "" {
 		advice := hold.Advice()
 		x.Hold = &liveHold{string(hold), advice.Meaning, advice.Remedy}
+		if hold == affinity.HoldStorm && l.config.StormConfirmed != "" {
+			x.Settings += "; if its storm_confirmed is the id of this storm, that does not hold the pod back"
+		}
 	}
 	return x, nil
 }

@@ -116,6 +116,7 @@ var liveCases = map[string]struct {
 	"nolease":    {func(s *liveScene) { s.renewed = time.Time{} }, "", exitFailure},
 	"fenced":     {func(s *liveScene) { s.fence.State.FinishedAt = metav1.MicroTime{} }, "", exitFailure},
 	"storm":      {func(s *liveScene) { delete(s.nodes[0].Labels, "example.com/licence"); s.nodes[1].Labels = nil }, "", exitFailure},
+	"confirmed":  {func(s *liveScene) { s.nodes[0].Labels, s.nodes[1].Labels, s.config = nil, nil, "storm_confirmed=key-1" }, "evictd", exitFailure},
 	"gone":       {func(s *liveScene) { s.nodes[0].Name = "host3" }, "", exitOK},
 	"pending":    {func(s *liveScene) { s.pod.Spec.NodeName = "" }, "", exitOK},
 	"unplaced":   {func(s *liveScene) { s.pod.Spec.NodeName = ""; s.nodes[1].Labels = nil }, "", exitFailure},
