@@ -213,3 +213,27 @@ func TestAffinityExplainLiveRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestEventTimes: the last time and the count of an event, as the two versions of the API have them.
+func TestEventTimes(t *testing.T) {
+	at := func(minute int) time.Time { return liveNow.Add(time.Duration(minute) * time.Minute) }
+	created := metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(at(0))}
+	for name, tt := range map[string]struct {
+		event corev1.Event
+		last  time.Time
+		count int32
+	}{
+		"core":      {corev1.Event{ObjectMeta: created, LastTimestamp: metav1.NewTime(at(1)), Count: 3}, at(1), 3},
+		"single":    {corev1.Event{ObjectMeta: created, EventTime: metav1.NewMicroTime(at(2))}, at(2), 1},
+		"no time":   {corev1.Event{ObjectMeta: created}, at(0), 1},
+		"no series": {corev1.Event{ObjectMeta: created, Series: &corev1.EventSeries{}}, at(0), 1},
+		"series": {corev1.Event{
+			ObjectMeta: created, EventTime: metav1.NewMicroTime(at(2)),
+			Series: &corev1.EventSeries{Count: 5, LastObservedTime: metav1.NewMicroTime(at(4))},
+		}, at(4), 5},
+	} {
+		if last, count := lastOf(&tt.event), countOf(&tt.event); !last.Equal(tt.last) || count != tt.count {
+			t.Errorf("%s: lastOf() = %v, countOf() = %d; want %v, %d", name, last, count, tt.last, tt.count)
+		}
+	}
+}
