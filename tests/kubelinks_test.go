@@ -14,7 +14,7 @@ func TestWhoLinksTheAPIClient(t *testing.T) {
 		controller: controller, module + "agent/controller/affinity": controller, module + "agent/controller/serving": controller,
 		module + "cmd/evictd-controller": controller,
 	}
-	types := map[string]bool{module + "agent/affinity": true, module + "agent/affinity/extender": true, module + "agent/affinity/webhook": true, module + "cmd/evictctl": true}
+	types := map[string]bool{module + "agent/affinity": true, module + "agent/affinity/extender": true, module + "agent/affinity/settings": true, module + "agent/affinity/webhook": true, module + "cmd/evictctl": true}
 	linked := map[string]bool{}
 	for _, p := range list(t, "./...") {
 		if strings.HasPrefix(p.ImportPath, module+"tests/") {

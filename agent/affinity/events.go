@@ -14,7 +14,13 @@ const (
 	EventNotEvicted = "NodeAffinityNotEvicted" // Warning: a hold that a person can end
 	EventStorm      = "NodeAffinityStorm"      // Warning, at the oldest pod that the storm holds back
 	EventLoop       = "NodeAffinityLoop"       // Warning: scheduling is not restricted
+	EventInvalid    = "NodeAffinityInvalid"    // Warning: the annotation does not parse; it is not Step's
 )
+
+// EventReasons returns all reasons of events of pods. The kubelet's own reason NodeAffinity is not among them.
+func EventReasons() []string {
+	return []string{EventViolated, EventEvicted, EventWouldEvict, EventNotEvicted, EventStorm, EventLoop, EventInvalid}
+}
 
 const (
 	// eventPeriod and maxEvents bound the events of violations and holds. What is left follows in the next period.

@@ -17,9 +17,10 @@ func newAffinityCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "affinity",
 		Short: "Compare pods with nodes by node affinity",
-		Long: `Affinity compares pods with nodes as evictd-controller does, without a cluster: by
-nodeSelector, by requiredDuringSchedulingIgnoredDuringExecution, and by the
-annotation ` + affinity.Annotation + `.
+		Long: `Affinity compares pods with nodes as evictd-controller does: by nodeSelector, by
+requiredDuringSchedulingIgnoredDuringExecution, and by the annotation
+` + affinity.Annotation + `. It reads files, without a cluster;
+explain --live reads a pod of the cluster by kubectl.
 
 Each -f is a file with Pods and workloads (Deployment, StatefulSet, DaemonSet,
 ReplicaSet, ReplicationController, Job, CronJob), each --node one with Nodes, in
@@ -34,8 +35,8 @@ skipped with a warning. Unknown fields are errors.`,
 }
 
 // addAffinityFlags adds the files, and the RunE that reads them and calls run, which returns whether each pod has a
-// node that matches.
-func addAffinityFlags(cmd *cobra.Command, run func(stdout io.Writer, in *affinityReader, format output) (bool, error)) {
+// node that matches. It returns the output format.
+func addAffinityFlags(cmd *cobra.Command, run func(stdout io.Writer, in *affinityReader, format output) (bool, error)) *output {
 	cmd.Args = cobra.NoArgs
 	pods := cmd.Flags().StringArrayP("file", "f", nil, "read pods and workloads from this `FILE`; can be repeated")
 	nodes := cmd.Flags().StringArray("node", nil, "read nodes from this `FILE`; can be repeated")
@@ -60,6 +61,7 @@ func addAffinityFlags(cmd *cobra.Command, run func(stdout io.Writer, in *affinit
 		}
 		return err
 	}
+	return format
 }
 
 const affinityExits = `

@@ -12,15 +12,25 @@ import (
 
 func newAffinityExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain -f FILE --node FILE",
+		Use:   "explain -f FILE --node FILE | --live POD",
 		Short: "Print each requirement of pods and what the nodes have",
 		Long: `Explain prints for each pod and each node every requirement with the label of the
 node and the verdict, every preferred term, whether the pod would violate the
 annotation if it ran there, and where the node affinity proposal and Kubernetes
-interpret the pod in different ways. evictd follows Kubernetes.` + affinityExits,
-		Example: `  evictctl affinity explain -f pod.yaml --node node.yaml`,
+interpret the pod in different ways. evictd follows Kubernetes.` + affinityExits + `
+
+With --live it explains a pod of the cluster, which it reads with its node by kubectl
+and your credentials: whether evictd-controller would evict it, the first thing in
+these objects that holds the eviction back and what to do, and the events of
+evictd-controller. A pod that is Pending is compared with all nodes. It then exits
+with 0 if the pod does not violate, with 1 if it does, or is Pending and matches no
+node, and with 2 if its annotation can't be read or kubectl fails.`,
+		Example: `  evictctl affinity explain -f pod.yaml --node node.yaml
+
+  # Why is this pod not evicted?
+  evictctl affinity explain --live -n shop web-0 --controller-namespace evictd`,
 	}
-	addAffinityFlags(cmd, func(stdout io.Writer, in *affinityReader, format output) (bool, error) {
+	format := addAffinityFlags(cmd, func(stdout io.Writer, in *affinityReader, format output) (bool, error) {
 		explained := explainAll(in)
 		matches := make([]affinityMatch, len(explained))
 		for i, e := range explained {
@@ -42,6 +52,7 @@ interpret the pod in different ways. evictd follows Kubernetes.` + affinityExits
 		}
 		return matched, p.print(stdout)
 	})
+	addLive(cmd, format)
 	return cmd
 }
 

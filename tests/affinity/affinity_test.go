@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -228,6 +230,8 @@ func TestEvict(t *testing.T) {
 	if list := c.requests(); len(list) > 0 {
 		t.Fatalf("in dry run evictd-controller requested %+v", list)
 	}
+	c.awaitEvent("web", "NodeAffinityWouldEvict")
+	t.Run("explain", func(t *testing.T) { c.explain(t, "web") })
 	stop()
 
 	started := time.Now()
@@ -270,6 +274,55 @@ func TestEvict(t *testing.T) {
 		t.Errorf("evictions of twice: %+v; want one with status 500 in the back-off of 5 min", list)
 	}
 	c.conflict("web")
+}
+
+// explain checks that evictctl explains a pod that violates, with a real kubectl: that it would be evicted, and that no
+// node fits once no other takes pods.
+func (c *cluster) explain(t *testing.T, app string) {
+	programs, err := controlplane.FindPrograms(controlplane.Kubectl)
+	if err != nil {
+		t.Skipf("needs %v", err)
+	}
+	evictctl, err := node.Program("../..", t.TempDir(), "evictctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := c.Kubeconfig("person", controlplane.AdminToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := c.pods(app)
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("pods of %s: %d, %v; want one", app, len(pods), err)
+	}
+	explained := func(parts ...string) {
+		t.Helper()
+		out, err := exec.Command(evictctl, "affinity", "explain", "--live", pods[0].Name, "-n", "default", "--controller-namespace", namespace,
+			"--kubectl", filepath.Join(programs, controlplane.Kubectl), "--kubeconfig", admin).CombinedOutput()
+		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 1 {
+			t.Errorf("evictctl affinity explain --live: %v; want exit code 1", err)
+		}
+		for _, part := range append(parts, "\nsettings: ConfigMap evictd/cluster-affinity-config\n", "\nlease: renewed at ", "NodeAffinityWouldEvict") {
+			if !strings.Contains(string(out), part) {
+				t.Errorf("evictctl affinity explain --live printed\n%s\nwant %q in it", out, part)
+			}
+		}
+		if strings.Contains(string(out), "not read:") {
+			t.Errorf("evictctl affinity explain --live printed\n%s\nwant all read", out)
+		}
+	}
+	cordon := func(value bool) {
+		t.Helper()
+		for _, name := range []string{"b", "c"} {
+			if err := c.Admin.Patch(t.Context(), nodesPath+"/"+name, controlplane.MergePatch, fields{"spec": fields{"unschedulable": value}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	explained("held: nothing in these objects holds it back")
+	cordon(true)
+	explained("held: NoNodeFits: No other Ready")
+	cordon(false)
 }
 
 // conflict checks the answer to an eviction with another UID: evictd-controller recognizes it by its message.

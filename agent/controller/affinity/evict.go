@@ -112,11 +112,11 @@ func changedPod(pod *corev1.Pod, decided *affinity.Pod) string {
 		return "the pod is terminating"
 	case pod.Spec.NodeName != decided.Node:
 		return fmt.Sprintf("the pod is on Node %q by now", pod.Spec.NodeName)
-	case isCompleted(pod):
+	case affinity.Completed(pod):
 		return "the pod has completed"
 	case annotated != wasAnnotated || text != was:
 		return "the annotation " + affinity.Annotation + " was changed"
-	case isMirror(pod, o), o.kind == "DaemonSet", (o.uid == "") != (decided.Workload == ""):
+	case affinity.Mirror(pod), o.kind == "DaemonSet", (o.uid == "") != (decided.Workload == ""):
 		return "the pod has another controller"
 	}
 	return ""
@@ -136,7 +136,7 @@ func (e *evictor) checkNode(ctx context.Context, o *order, pod *corev1.Pod) (str
 	if err != nil {
 		return "", err
 	}
-	if reason := unfit(nodeFacts(node, fenced[node.Name])); reason != "" {
+	if reason := unfit(affinity.NodeOf(node, fenced[node.Name])); reason != "" {
 		return reason, nil
 	}
 	requirement, err := affinity.NewSchedulingRequirement(pod)

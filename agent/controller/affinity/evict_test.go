@@ -120,7 +120,7 @@ func TestLeases(t *testing.T) {
 	for i, tt := range []struct {
 		renewed time.Time
 		want    bool
-	}{{now.Add(-leaseDuration), true}, {old, false}, {old, false}, {old.Add(10 * time.Second), true}, {old.Add(10 * time.Second), false}} {
+	}{{now.Add(-affinity.LeaseDuration), true}, {old, false}, {old, false}, {old.Add(10 * time.Second), true}, {old.Add(10 * time.Second), false}} {
 		if got := l.fresh("a", tt.renewed, now, 0); got != tt.want {
 			t.Errorf("%d: fresh(%s) = %t; want %t", i, now.Sub(tt.renewed), got, tt.want)
 		}

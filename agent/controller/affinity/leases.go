@@ -4,10 +4,9 @@ import (
 	"maps"
 	"sync"
 	"time"
-)
 
-// leaseDuration is that of the Lease of a node.
-const leaseDuration = 40 * time.Second
+	"github.com/evictd/evictd/agent/affinity"
+)
 
 // leases remembers the Leases that looked stale by the clock of the controller. The clock of a node may differ from it:
 // a renewTime that has changed since it looked stale is proof of a kubelet that runs.
@@ -31,7 +30,7 @@ func (l *leases) fresh(node string, renewed, now time.Time, debounce time.Durati
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.doubts, func(_ string, d doubt) bool { return now.Sub(d.seen) > doubtPeriod+debounce })
 	d, doubted := l.doubts[node]
-	if doubted && !d.renewed.Equal(renewed) || now.Sub(renewed).Abs() <= leaseDuration {
+	if doubted && !d.renewed.Equal(renewed) || now.Sub(renewed).Abs() <= affinity.LeaseDuration {
 		delete(l.doubts, node)
 		return true
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/evictd/evictd/agent/affinity"
+	"github.com/evictd/evictd/agent/affinity/settings"
 )
 
 const (
@@ -298,7 +299,7 @@ func (l *loop) nodes(ctx context.Context, nodes []*corev1.Node) []affinity.Node 
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	out := make([]affinity.Node, len(nodes))
 	for i, n := range nodes {
-		out[i] = nodeFacts(n, err != nil || fenced[n.Name])
+		out[i] = affinity.NodeOf(n, err != nil || fenced[n.Name])
 	}
 	return out
 }
@@ -357,7 +358,7 @@ func (l *loop) reportStorm() {
 		return
 	}
 	l.log.Warn("storm of affinity violations: on too many nodes at once, or a label is gone from all nodes; its pods are not evicted until it ends, "+
-		"or until storm_confirmed in ConfigMap "+configName+" has its id", "storm", l.storm)
+		"or until storm_confirmed in ConfigMap "+settings.Name+" has its id", "storm", l.storm)
 }
 
 // reportInvalid reports annotations that do not parse, each once in an interval, and returns when the next is due.
@@ -380,7 +381,7 @@ func (l *loop) reportInvalid(list []*pod, now time.Time) (wake time.Time) {
 			continue
 		}
 		l.invalidEvents++
-		l.report(p.PodKey, true, "NodeAffinityInvalid", fmt.Sprintf("annotation %s does not parse and is not enforced: %s", affinity.Annotation, p.shape.err))
+		l.report(p.PodKey, true, affinity.EventInvalid, fmt.Sprintf("annotation %s does not parse and is not enforced: %s", affinity.Annotation, p.shape.err))
 		l.invalid[p.UID] = now
 		wake = earlier(wake, now.Add(invalidInterval))
 	}

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/evictd/evictd/agent/affinity"
 )
 
 // TestNodeFacts: what a decision depends on is found in a Node as it is stored in the cache.
@@ -33,10 +35,10 @@ func TestNodeFacts(t *testing.T) {
 		"other taint": {taint("example.com/gpu"), false, ""},
 		"deleted":     {func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }, false, "shuts down"},
 		"shutdown": {func(n *corev1.Node) {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: shutdownCondition, Status: corev1.ConditionTrue})
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: affinity.ShutdownCondition, Status: corev1.ConditionTrue})
 		}, false, "shuts down"},
 		"no shutdown": {func(n *corev1.Node) {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: shutdownCondition, Status: corev1.ConditionFalse})
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: affinity.ShutdownCondition, Status: corev1.ConditionFalse})
 		}, false, ""},
 	} {
 		n := testNode("a", "valid")
@@ -50,7 +52,7 @@ func TestNodeFacts(t *testing.T) {
 		}
 		KeepOfNode(kept, n)
 		for source, object := range map[string]*corev1.Node{"whole": n, "kept": kept} {
-			if got := unfit(nodeFacts(object, tt.fenced)); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			if got := unfit(affinity.NodeOf(object, tt.fenced)); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 				t.Errorf("%s, %s: unfit() = %q; want %q", name, source, got, tt.want)
 			}
 			if object.Labels["licence"] != "valid" {

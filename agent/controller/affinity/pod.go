@@ -20,7 +20,7 @@ type owner struct {
 
 // workload returns the identity for [affinity.Pod.Workload].
 func (o owner) workload() string {
-	return fmt.Sprintf("%s %s/%s %s", o.kind, o.namespace, o.name, o.uid)
+	return affinity.WorkloadID(o.kind, o.namespace, o.name, o.uid)
 }
 
 func (o owner) String() string { return fmt.Sprintf("%s %s/%s", o.kind, o.namespace, o.name) }
@@ -68,9 +68,9 @@ func newPod(p *corev1.Pod, s *shapes) *pod {
 	out := &pod{
 		PodKey:  affinity.PodKey{Namespace: intern(p.Namespace), Name: p.Name, UID: p.UID},
 		version: p.ResourceVersion, node: intern(p.Spec.NodeName), created: p.CreationTimestamp.Time,
-		owner: unique.Make(o), mirror: isMirror(p, o), completed: isCompleted(p), terminating: p.DeletionTimestamp != nil,
+		owner: unique.Make(o), mirror: affinity.Mirror(p), completed: affinity.Completed(p), terminating: p.DeletionTimestamp != nil,
 		ready:     isReady(p),
-		bound:     boundAt(p),
+		bound:     affinity.BoundAt(p),
 		evictBare: p.Annotations[affinity.AnnotationEvictBare] == "true",
 	}
 	_, annotated := p.Annotations[affinity.Annotation]
@@ -112,19 +112,9 @@ func controllerOf(o metav1.Object) owner {
 	return owner{ref.APIVersion, ref.Kind, o.GetNamespace(), ref.Name, ref.UID}
 }
 
-// isMirror reports whether a pod stands for a static one. The kubelet runs it, whatever the API server has.
-func isMirror(p *corev1.Pod, o owner) bool {
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return mirror || o.kind == "Node"
-}
-
-func isCompleted(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
-
 // isReady reports whether a pod counts as a replica that is ready.
 func isReady(p *corev1.Pod) bool {
-	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || isCompleted(p) {
+	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || affinity.Completed(p) {
 		return false
 	}
 	for i := range p.Status.Conditions {
@@ -133,16 +123,6 @@ func isReady(p *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// boundAt returns when a pod was bound, the zero time if that is not known.
-func boundAt(p *corev1.Pod) time.Time {
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }
 
 func hasRequired(p *corev1.Pod) bool {

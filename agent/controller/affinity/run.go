@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/evictd/evictd/agent/affinity"
+	"github.com/evictd/evictd/agent/affinity/settings"
 )
 
 // Mode says what is done about violations.
@@ -197,12 +198,12 @@ func (r *Runner) deleteConfig(object any) {
 }
 
 func (r *Runner) own(m *corev1.ConfigMap) bool {
-	return m.Namespace == r.options.Namespace && m.Name == configName
+	return m.Namespace == r.options.Namespace && m.Name == settings.Name
 }
 
 // apply applies the data of the ConfigMap, nil if there is none, and reports mistakes that were not there before.
 func (r *Runner) apply(m *corev1.ConfigMap, data map[string]string) {
-	config, problems := parseConfig(data, r.options.Mode == Enforce)
+	config, problems := settings.Parse(data, r.options.Mode == Enforce)
 	r.metrics.problems.Set(float64(len(problems)))
 	if len(problems) > 0 && !slices.Equal(problems, r.problems) {
 		text := strings.Join(problems, "\n")

@@ -1,4 +1,6 @@
-package affinity
+// Package settings reads the ConfigMap with the settings of evictions for node affinity. It does no I/O:
+// evictd-controller gives it the data of the ConfigMap from its watch, evictctl what kubectl printed.
+package settings
 
 import (
 	"fmt"
@@ -12,8 +14,8 @@ import (
 )
 
 const (
-	// configName is the name of the ConfigMap, and configKey its data key.
-	configName, configKey = "cluster-affinity-config", "config.properties"
+	// Name is the name of the ConfigMap with the settings, and configKey its data key.
+	Name, configKey = "cluster-affinity-config", "config.properties"
 	// maxProblems is how many mistakes are reported.
 	maxProblems = 20
 )
@@ -25,8 +27,8 @@ type setting struct {
 	set func(value string) error
 }
 
-// settings returns the keys that set a configuration.
-func settings(c *affinity.Config, percentage, perMinute *int32) []setting {
+// keys returns those that set a configuration.
+func keys(c *affinity.Config, percentage, perMinute *int32) []setting {
 	const day = 24 * time.Hour
 	return []setting{
 		{"debounce", properties.Duration(&c.Debounce, time.Second, day)},
@@ -43,16 +45,16 @@ func settings(c *affinity.Config, percentage, perMinute *int32) []setting {
 	}
 }
 
-// parseConfig returns the configuration that the data of the ConfigMap describes, and all mistakes in it. With a
+// Parse returns the configuration that the data of the ConfigMap describes, and all mistakes in it. With a
 // mistake it is the default: dry run. Without the ConfigMap, data is nil.
-func parseConfig(data map[string]string, enforce bool) (affinity.Config, []string) {
+func Parse(data map[string]string, enforce bool) (affinity.Config, []string) {
 	c := affinity.DefaultConfig()
 	c.Enforce = enforce
 	if data == nil {
 		return c, nil
 	}
 	percentage, perMinute := int32(c.StormPercentage), int32(c.PerMinute)
-	known := settings(&c, &percentage, &perMinute)
+	known := keys(&c, &percentage, &perMinute)
 	var problems []string
 	fail := func(line int, key, message, remedy string) {
 		text := message + "; " + remedy

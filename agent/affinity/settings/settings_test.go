@@ -1,4 +1,4 @@
-package affinity
+package settings
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/affinity"
 )
 
-func TestParseConfig(t *testing.T) {
+func TestParse(t *testing.T) {
 	text := func(s string) map[string]string { return map[string]string{configKey: s} }
 	whole := affinity.Config{
 		Enforce: true, EnforceIgnored: true, EvictBare: true, EvictUnplaceable: true, Debounce: 3 * time.Second, StormPercentage: 0,
@@ -37,18 +37,18 @@ func TestParseConfig(t *testing.T) {
 		"wrong key":     {map[string]string{"config": "debounce=3s"}, affinity.DefaultConfig(), []string{"config: is not a data key", configKey + ": is missing"}},
 		"empty":         {map[string]string{}, affinity.DefaultConfig(), []string{configKey + ": is missing"}},
 	} {
-		got, problems := parseConfig(tt.data, true)
+		got, problems := Parse(tt.data, true)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s: parseConfig: (-want +got):\n%s", name, diff)
+			t.Errorf("%s: Parse: (-want +got):\n%s", name, diff)
 		}
 		if !slices.EqualFunc(problems, tt.problems, strings.Contains) {
 			t.Errorf("%s: problems:\n%s\nwant:\n%s", name, strings.Join(problems, "\n"), strings.Join(tt.problems, "\n"))
 		}
 	}
-	if got, problems := parseConfig(text("debounce=3s"), false); got.Enforce || len(problems) > 0 {
+	if got, problems := Parse(text("debounce=3s"), false); got.Enforce || len(problems) > 0 {
 		t.Errorf("in mode observe: Enforce = %t, problems %v; want false and none", got.Enforce, problems)
 	}
-	if _, problems := parseConfig(text(strings.Repeat("=\n", 1000)), true); len(problems) != maxProblems+1 {
+	if _, problems := Parse(text(strings.Repeat("=\n", 1000)), true); len(problems) != maxProblems+1 {
 		t.Errorf("%d problems are shown; want %d", len(problems), maxProblems+1)
 	}
 }
