@@ -43,7 +43,7 @@ func (r *run) report() {
 		case HoldWorkloadNotReady, HoldWorkloadUnknown:
 			r.reportNotReady(c)
 		case HoldLoop:
-			b := c.backoff
+			b := r.loopOf(c)
 			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were "+
 				"bound to a node that violated already: configure the scheduler extender or the webhook of evictd-controller",
 				b.Until.UTC().Format(time.RFC3339), b.Loops))

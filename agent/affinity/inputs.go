@@ -41,6 +41,9 @@ type Pod struct {
 	// Workload identifies the controller that replaces the pod: its kind, namespace, name and UID. It is empty for a
 	// pod without one. Pods of one Deployment have one Workload, also from two ReplicaSets.
 	Workload string
+	// GenerateName is the begin of the name of a pod whose name was generated. Without a Workload it identifies what
+	// makes such pods.
+	GenerateName string
 	// What is never evicted.
 	Mirror, DaemonSet, Completed, Terminating bool
 	// EvictBare is the annotation of that name.

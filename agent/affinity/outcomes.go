@@ -71,6 +71,9 @@ func (r *run) accept(b *Backoff, c *candidate, o Outcome) {
 	if b != nil {
 		b.Accepted, b.EvictedAt = true, o.At
 		b.Refusals, b.RefusedUntil = 0, time.Time{}
+		if b.Binding != "" {
+			r.noteBinding(b.Binding, b.OrderedAt, o.At)
+		}
 	}
 	if c != nil {
 		c.v.InFlight, c.v.Refusals, c.v.Next, c.v.Refused, c.v.RefusedMessage = "", 0, time.Time{}, "", ""

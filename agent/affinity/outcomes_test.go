@@ -300,6 +300,54 @@ func TestLoopOfBarePod(t *testing.T) {
 	}
 }
 
+// TestLoopOfBarePods backs off a pod without a controller that is made again under another name each time.
+func TestLoopOfBarePods(t *testing.T) {
+	for name, change := range map[string]func(*Pod){
+		"generated":    func(p *Pod) { p.GenerateName = "exec-" },
+		"own suffixes": func(p *Pod) { p.AtBinding = true },
+	} {
+		s := newScene(t)
+		s.cfg.EvictBare = true
+		evictions, held := 0, 0
+		for i := 0; s.now.Before(start.Add(6 * time.Hour)); i++ {
+			uid := fmt.Sprint("exec-", i)
+			p := s.pod(uid, "node-0")
+			p.Workload, p.Created, p.Bound = "", s.now, s.now
+			change(p)
+			orders := s.step()
+			for len(orders.Evict) == 0 {
+				if s.held(uid) == HoldLoop {
+					held++
+				}
+				s.now = orders.Wake
+				orders = s.step()
+			}
+			evictions++
+			s.outcome(orders.Evict[0], Accepted)
+			clear(s.pods)
+			s.after(time.Second)
+		}
+		if evictions > 14 || held == 0 || s.count(EventLoop) == 0 {
+			t.Errorf("%s: evictions in 6 h = %d, held %d times, events %d; want at most 14, and an event", name, evictions, held, s.count(EventLoop))
+		}
+		// Another node, and a pod that was placed correctly, do not wait.
+		s.node(1, "expired")
+		for uid, node := range map[string]string{"other": "node-1", "placed": "node-0"} {
+			p := s.pod(uid, node)
+			p.Workload, p.AtBinding = "", uid == "other"
+		}
+		s.step()
+		if got := evicted(s.after(30 * time.Second)); got != "other placed" {
+			t.Errorf("%s: evicted = %q; want the other node's and the placed pod", name, got)
+		}
+		clear(s.pods)
+		s.step()
+		if s.after(loopMemory + time.Hour); len(s.state.Workloads) > 2 { // in flight: the answers do not come
+			t.Errorf("%s: remembered = %d; want the evictions without an answer", name, len(s.state.Workloads))
+		}
+	}
+}
+
 // TestRestartWhileTerminating: a process that has just started orders no eviction beside one of the process before.
 func TestRestartWhileTerminating(t *testing.T) {
 	s := newScene(t)

@@ -71,6 +71,8 @@ type Backoff struct {
 	// Node is the node of the last eviction, and EvictedAt when the last one was accepted.
 	Node      string
 	EvictedAt time.Time
+	// Binding is the back-off that the pod in flight has in common with others, if it violated at its binding.
+	Binding string
 	// Loops counts replacements in a row that were bound to a node that violated already. LoopOf is the EvictedAt of
 	// the last eviction that was counted.
 	Loops  int

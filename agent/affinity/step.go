@@ -135,6 +135,7 @@ func (r *run) order(c *candidate) {
 	c.v.InFlight, c.v.Held = id, ""
 	b := r.backoff(c)
 	b.InFlight, b.ID, b.OrderedAt, b.Accepted, b.Node = c.pod.UID, id, r.now, false, c.pod.Node
+	b.Binding = binding(c.pod)
 	r.requests++
 	r.wake(r.now.Add(outcomeTimeout))
 	r.orders.Evict = append(r.orders.Evict, Eviction{ID: id, Pod: *c.pod, Since: c.v.Since})

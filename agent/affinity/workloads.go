@@ -17,13 +17,45 @@ const (
 	loopMemory = 6 * time.Hour
 )
 
-// slot identifies what has at most one eviction in flight: the workload, or without one the name of the pod, which is
-// also that of its replacement if something makes it again.
+// slot identifies what has at most one eviction in flight: the workload, or without one the name of the pod, or what it
+// was generated from, which is also that of its replacement if something makes it again.
 func slot(p *Pod) string {
-	if p.Workload == "" {
-		return "pod/" + p.Namespace + "/" + p.Name
+	switch {
+	case p.Workload != "":
+		return p.Workload
+	case p.GenerateName != "":
+		return "pod/" + p.Namespace + "/" + p.GenerateName
 	}
-	return p.Workload
+	return "pod/" + p.Namespace + "/" + p.Name
+}
+
+// binding identifies the namespace and the node of a pod without a controller that violated at its binding, empty for
+// others. What makes such a pod again may give it another name each time: they have a back-off in common, and no more.
+func binding(p *Pod) string {
+	if p.Workload != "" || !p.AtBinding {
+		return ""
+	}
+	return "binding/" + p.Namespace + "/" + p.Node
+}
+
+// noteBinding remembers the accepted eviction of a pod that violated at its binding.
+func (r *run) noteBinding(key string, ordered, at time.Time) {
+	b := r.workloads[key]
+	if b == nil {
+		b = &Backoff{}
+		r.workloads[key] = b
+	}
+	b.OrderedAt, b.EvictedAt, b.Seen = ordered, at, r.now
+}
+
+// loopOf returns the back-off of a loop that holds a pod back, nil if none does.
+func (r *run) loopOf(c *candidate) *Backoff {
+	for _, b := range []*Backoff{c.backoff, r.workloads[binding(c.pod)]} {
+		if b != nil && r.waiting(b.Until) {
+			return b
+		}
+	}
+	return nil
 }
 
 // backoff returns what is remembered of a candidate's workload, and begins to.
@@ -90,6 +122,12 @@ func (r *run) endFlights() {
 func (r *run) findLoops() {
 	placed := map[*Backoff]bool{}
 	for _, c := range r.candidates {
+		if b := r.workloads[binding(c.pod)]; b != nil {
+			b.Seen = r.now
+			if !b.LoopOf.Equal(b.EvictedAt) && !r.flying(c) && !c.pod.Terminating && !c.v.Since.Before(b.OrderedAt) {
+				r.countLoop(b)
+			}
+		}
 		b := c.backoff
 		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
 			c.v.Since.Before(b.OrderedAt) {
@@ -103,9 +141,7 @@ func (r *run) findLoops() {
 		replacement := !c.pod.Created.Before(b.EvictedAt.Add(-clockSkew))
 		switch {
 		case c.pod.AtBinding, replacement && c.v.Since.Sub(bound) <= bindingWindow:
-			b.Loops++
-			b.LoopOf = b.EvictedAt
-			b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
+			r.countLoop(b)
 		case replacement && !c.pod.Bound.IsZero():
 			placed[b] = true
 		}
@@ -115,6 +151,12 @@ func (r *run) findLoops() {
 			b.Loops, b.Until, b.LoopReported = 0, time.Time{}, time.Time{}
 		}
 	}
+}
+
+func (r *run) countLoop(b *Backoff) {
+	b.Loops++
+	b.LoopOf = b.EvictedAt
+	b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
 }
 
 // notReadyWorkload reports whether a workload without a PodDisruptionBudget lacks a replica.

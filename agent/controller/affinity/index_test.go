@@ -2,11 +2,13 @@ package affinity
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,6 +173,29 @@ func TestAtBinding(t *testing.T) {
 	x.setNode(testNode("a", "valid"))
 	x.setNode(testNode("a", "expired"))
 	check("label back and gone", map[string]bool{"listed": false, "pending": false, "new": false, "later": false})
+}
+
+// What makes pods without a controller is known by the begin of their names.
+func TestGenerateName(t *testing.T) {
+	for _, bare := range []bool{true, false} {
+		p := testPod("exec-1", "a", "web", valid)
+		want := ""
+		if p.GenerateName = "exec-"; bare {
+			p.OwnerReferences, want = nil, "exec-"
+		}
+		x := newIndex(func() {})
+		x.setNode(testNode("a", "expired"))
+		if err := x.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		list, _, _ := x.violations()
+		l := &loop{index: x, workloads: newWorkloads(live{}, slog.New(slog.DiscardHandler))}
+		var in affinity.Inputs
+		l.addPods(&in, list, nil, time.Now())
+		if got := in.Violating[0].GenerateName; got != want {
+			t.Errorf("GenerateName = %q; want %q", got, want)
+		}
+	}
 }
 
 // Equal requirements are one, and are freed with their last pod.

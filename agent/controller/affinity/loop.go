@@ -284,7 +284,7 @@ func (l *loop) addPods(in *affinity.Inputs, list, due []violation, now time.Time
 		in.Violating[i] = affinity.Pod{
 			PodKey: v.PodKey, Node: v.node, Since: v.since, Created: v.created, Bound: v.bound, AtBinding: v.atBinding, Requirement: v.shape.requirement,
 			Verdict: v.verdict, Tolerations: v.shape.tolerations, Workload: c.workload, Mirror: v.mirror, DaemonSet: c.daemonSet,
-			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare,
+			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare, GenerateName: v.generateName,
 		}
 	}
 	return used

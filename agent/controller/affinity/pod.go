@@ -39,6 +39,8 @@ type pod struct {
 	bound time.Time
 	// shape is nil for a pod that requires nothing that is enforced.
 	shape *shape
+	// generateName is kept with a shape, of a pod without a controller only.
+	generateName string
 	// labels are kept with a shape only.
 	labels map[string]string
 	// ready means bound, Ready and not terminating.
@@ -78,6 +80,9 @@ func newPod(p *corev1.Pod, s *shapes) *pod {
 	if annotated || hasRequired(p) && o.kind != "DaemonSet" {
 		out.shape = s.of(p)
 		out.labels = keptLabels(p.Labels)
+		if o.uid == "" {
+			out.generateName = intern(p.GenerateName)
+		}
 	}
 	if !annotated && out.shape != nil && out.shape.err != nil {
 		out.shape = nil // no annotation that could be reported
