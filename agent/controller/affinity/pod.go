@@ -73,7 +73,7 @@ func newPod(p *corev1.Pod, s *shapes) *pod {
 		owner: unique.Make(o), mirror: affinity.Mirror(p), completed: affinity.Completed(p), terminating: p.DeletionTimestamp != nil,
 		ready:     isReady(p),
 		bound:     affinity.BoundAt(p),
-		evictBare: p.Annotations[affinity.AnnotationEvictBare] == "true",
+		evictBare: isEvictedBare(p),
 	}
 	_, annotated := p.Annotations[affinity.Annotation]
 	// The DaemonSet controller gives each pod an affinity to its node, which would be one shape a pod.
@@ -116,6 +116,9 @@ func controllerOf(o metav1.Object) owner {
 	}
 	return owner{ref.APIVersion, ref.Kind, o.GetNamespace(), ref.Name, ref.UID}
 }
+
+// isEvictedBare reports whether the annotation of a pod has it evicted without a controller.
+func isEvictedBare(p *corev1.Pod) bool { return p.Annotations[affinity.AnnotationEvictBare] == "true" }
 
 // isReady reports whether a pod counts as a replica that is ready.
 func isReady(p *corev1.Pod) bool {
