@@ -15,6 +15,8 @@ type Inputs struct {
 	Nodes []Node
 	// Workloads are those of the pods in Violating, by [Pod.Workload]. One that is missing could not be read.
 	Workloads map[string]Workload
+	// Present are the pods of [State.Flights] that are in the API, whether they violate or not.
+	Present map[types.UID]bool
 	// Outcomes are those of evictions that have ended.
 	Outcomes []Outcome
 	Config   Config

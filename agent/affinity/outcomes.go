@@ -62,7 +62,7 @@ func (r *run) accept(b *Backoff, c *candidate, o Outcome) {
 	if c != nil && b == nil {
 		if late := r.backoff(c); late.InFlight == "" {
 			b = late
-			b.InFlight, b.ID, b.OrderedAt, b.Node = o.Pod, o.ID, o.At, c.pod.Node
+			b.InFlight, b.ID, b.OrderedAt, b.Node, b.Pod = o.Pod, o.ID, o.At, c.pod.Node, c.pod.PodKey
 		} else if late.ID == o.ID {
 			return // taken already
 		}

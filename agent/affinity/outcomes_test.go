@@ -362,6 +362,55 @@ func TestRestartWhileTerminating(t *testing.T) {
 	}
 }
 
+// TestLabelBackWhileTerminating: an accepted eviction is in flight until its pod is gone, also if its label comes back.
+func TestLabelBackWhileTerminating(t *testing.T) {
+	s := newScene(t)
+	s.node(1, "expired")
+	present := map[types.UID]bool{"w.1": true}
+	s.inputs = func(in *Inputs) {
+		if in.Present = present; len(s.state.Workloads) > 0 && len(s.state.Flights()) != 1 {
+			t.Fatalf("Flights() = %v; want one", s.state.Flights())
+		}
+	}
+	s.pod("w.1", "node-0")
+	s.step()
+	s.outcome(s.after(30 * time.Second).Evict[0], Accepted)
+	s.pod("w.2", "node-1")
+	s.node(0, "valid")
+	s.step()
+	if got := evicted(s.after(5 * time.Minute)); got != "" || s.held("w.2") != HoldWorkloadInFlight {
+		t.Errorf("evicted while w.1 terminates = %q, Held of w.2 = %q; want none, %q", got, s.held("w.2"), HoldWorkloadInFlight)
+	}
+	present = nil
+	if got := evicted(s.after(time.Second)); got != "w.2" {
+		t.Errorf("evicted when w.1 is gone = %q; want w.2", got)
+	}
+}
+
+// TestTerminatingLate: the hold of a terminating pod begins when it was seen terminating, and is one of its node too.
+func TestTerminatingLate(t *testing.T) {
+	s := newScene(t)
+	s.cfg.EvictUnplaceable = true
+	s.pod("w.1", "node-0").Completed = true
+	s.node(1, "expired")
+	s.step()
+	s.now = s.now.Add(time.Hour)
+	p := s.pod("w.1", "node-0")
+	p.Terminating = true
+	s.pod("w.2", "node-1")
+	s.pod("x.1", "node-0")
+	s.step()
+	got := evicted(s.after(5 * time.Minute))
+	if got != "" || s.held("w.2") != HoldWorkloadInFlight || s.held("x.1") != HoldNodeInFlight {
+		t.Errorf("evicted = %q, Held of w.2 = %q, of x.1 = %q; want none, %q, %q", got, s.held("w.2"), s.held("x.1"),
+			HoldWorkloadInFlight, HoldNodeInFlight)
+	}
+	p.Since = s.now // the label came back in between: another violation
+	if got := evicted(s.after(5 * time.Minute)); got != "w.2 x.1" {
+		t.Errorf("evicted after the progress timeout = %q; want w.2 x.1", got)
+	}
+}
+
 // TestNeverReady: of a workload whose replacement never gets ready no other pod is evicted, and that is said once an hour.
 // Another replica may be lost to node pressure, or to a fence, in the same way.
 func TestNeverReady(t *testing.T) {

@@ -41,6 +41,8 @@ type Violation struct {
 	// Since is when the violation was observed first. Steady is when the debounce began: later than Since if the node
 	// was not Ready, fenced or drained in between, or an eviction found that pod or node had changed.
 	Since, Steady time.Time
+	// TerminatingSince is when the pod was first seen terminating.
+	TerminatingSince time.Time
 	// Held is why the pod is not evicted now; empty if its eviction is in flight.
 	Held Hold
 	// Next is when the eviction is tried again after a refusal.
@@ -68,6 +70,8 @@ type Backoff struct {
 	ID        string
 	OrderedAt time.Time
 	Accepted  bool
+	// Pod is that of the last eviction.
+	Pod PodKey
 	// Node is the node of the last eviction, and EvictedAt when the last one was accepted.
 	Node      string
 	EvictedAt time.Time
@@ -88,6 +92,17 @@ type Backoff struct {
 	NotReadyReported, LoopReported time.Time
 	// Seen is when a pod of the workload violated last.
 	Seen time.Time
+}
+
+// Flights returns the pods of which the next step needs to know whether they are still there: see [Inputs.Present].
+func (s State) Flights() []PodKey {
+	var pods []PodKey
+	for _, b := range s.Workloads {
+		if b.InFlight != "" && b.Pod.UID == b.InFlight {
+			pods = append(pods, b.Pod)
+		}
+	}
+	return pods
 }
 
 // PodKey identifies a pod.

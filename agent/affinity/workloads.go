@@ -75,7 +75,8 @@ func (r *run) flying(c *candidate) bool {
 	return c.backoff != nil && c.backoff.InFlight == c.pod.UID
 }
 
-// endFlights ends the evictions whose pod no longer violates or takes too long to go, and those that are lost.
+// endFlights ends the evictions whose pod is gone or takes too long to go, and those that are lost. The pod of one that
+// was accepted goes even if its label has come back.
 func (r *run) endFlights() {
 	violating := make(map[string]*candidate, len(r.workloads))
 	for _, c := range r.candidates {
@@ -92,8 +93,8 @@ func (r *run) endFlights() {
 	limit := max(r.in.Config.ProgressTimeout, outcomeTimeout)
 	for _, c := range r.candidates {
 		// A process that has started since may have evicted it.
-		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.Since.Add(limit)) {
-			r.busyWorkloads[slot(c.pod)] = true
+		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.TerminatingSince.Add(limit)) {
+			r.busyNodes[c.pod.Node], r.busyWorkloads[slot(c.pod)] = true, true
 		}
 	}
 	for key, b := range r.workloads {
@@ -104,7 +105,7 @@ func (r *run) endFlights() {
 		switch {
 		case !b.Accepted && !r.waiting(b.OrderedAt.Add(outcomeTimeout)):
 			r.refuse(b, c, Outcome{Pod: b.InFlight, Kind: RequestError, Message: "no outcome", At: r.now})
-		case b.Accepted && (c == nil || !r.waiting(b.EvictedAt.Add(limit))):
+		case b.Accepted && (c == nil && !r.in.Present[b.InFlight] || !r.waiting(b.EvictedAt.Add(limit))):
 			b.InFlight, b.ID = "", ""
 		}
 		if b.InFlight == "" {

@@ -198,6 +198,19 @@ func TestGenerateName(t *testing.T) {
 	}
 }
 
+func TestPresent(t *testing.T) {
+	x := newIndex(func() {})
+	if err := x.Add(testPod("p", "a", "web", "")); err != nil {
+		t.Fatal(err)
+	}
+	got := x.present([]affinity.PodKey{
+		{Namespace: "default", Name: "p", UID: "uid-p"}, {Namespace: "default", Name: "p", UID: "other"}, {Namespace: "other", Name: "p", UID: "uid-p2"},
+	})
+	if want := map[types.UID]bool{"uid-p": true}; !maps.Equal(got, want) {
+		t.Errorf("present = %v; want %v", got, want)
+	}
+}
+
 // Equal requirements are one, and are freed with their last pod.
 func TestShapes(t *testing.T) {
 	x := newIndex(func() {})

@@ -173,6 +173,7 @@ func (l *loop) iterate(ctx context.Context, now time.Time) time.Time {
 	if len(due) > 0 {
 		wake = earlier(wake, now.Add(readInterval))
 	}
+	in.Present = l.index.present(l.state.Flights())
 	used := l.addPods(&in, list, due, now)
 	for i := range l.outcomes {
 		l.ended(&l.outcomes[i])
