@@ -69,6 +69,7 @@ func (r *run) accept(b *Backoff, c *candidate, o Outcome) {
 	}
 	r.s.Evicted = append(r.s.Evicted, o.At)
 	if b != nil {
+		b.noteOften(o.At)
 		b.Accepted, b.EvictedAt = true, o.At
 		b.Refusals, b.RefusedUntil = 0, time.Time{}
 		if b.Binding != "" {

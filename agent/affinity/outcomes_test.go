@@ -278,6 +278,59 @@ func TestLoop(t *testing.T) {
 	}
 }
 
+// TestOften backs a workload off whose label goes after each correct placement. Of a large workload each pod is evicted
+// once, without a back-off.
+func TestOften(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		fits    time.Duration // how long a replacement fits its node
+		replica bool          // the pods are replicas that were there before
+		most    int           // evictions in 6 h
+		events  bool
+	}{
+		{"replacements", 2 * time.Minute, false, 20, true},
+		{"replacements, rarely", 20 * time.Minute, false, 18, false},
+		{"replicas", 2 * time.Minute, true, 144, false},
+	} {
+		s := newScene(t)
+		evictions := 0
+		for i := 0; s.now.Before(start.Add(6 * time.Hour)); i++ {
+			created := s.now
+			s.now = s.now.Add(tt.fits)
+			p := s.pod(fmt.Sprint("w.", i), "node-0")
+			if p.Created, p.Bound = created, created; tt.replica {
+				p.Created, p.Bound = start.Add(-time.Hour), start.Add(-time.Hour)
+			}
+			orders := s.step()
+			for len(orders.Evict) == 0 {
+				s.now = orders.Wake
+				orders = s.step()
+			}
+			evictions++
+			if want := 30 * time.Second; evictions <= oftenEvictions && s.now.Sub(created)-tt.fits != want {
+				t.Errorf("%s: eviction %d after %s; want %s", tt.name, evictions, s.now.Sub(created)-tt.fits, want)
+			}
+			s.outcome(orders.Evict[0], Accepted)
+			clear(s.pods)
+			s.step()
+		}
+		if evictions > tt.most || evictions < tt.most-4 {
+			t.Errorf("%s: evictions in 6 h = %d; want about %d", tt.name, evictions, tt.most)
+		}
+		first, often := "", 0
+		for _, e := range s.events {
+			if e.Reason == EventLoop && strings.Contains(e.Message, "the label changes too often") {
+				if often++; first == "" {
+					first = e.Message
+				}
+			}
+		}
+		if (often > 0) != tt.events || often > 6 || first != "" && !strings.Contains(first, "at least 8 evictions since 2026-03-01T12:02:30Z") {
+			t.Errorf("%s: events = %d, first %q; want some: %t, at most one an hour", tt.name, often, first, tt.events)
+		}
+	}
+}
+
 // TestLoopOfBarePod backs off a pod without a controller that something makes again under its name.
 func TestLoopOfBarePod(t *testing.T) {
 	s := newScene(t)

@@ -81,6 +81,14 @@ type Backoff struct {
 	// the last eviction that was counted.
 	Loops  int
 	LoopOf time.Time
+	// Again are the times of the accepted evictions of replacements, oldest first, as far as oftenWindow needs them:
+	// of pods made after Began, the first eviction. Replaced says that the pod in flight is one.
+	Again    []time.Time
+	Began    time.Time
+	Replaced bool
+	// Often counts the back-offs in a row because of too many of them, and OftenUntil is the end of the last one.
+	Often      int
+	OftenUntil time.Time
 	// Until is when the next eviction may follow a loop.
 	Until time.Time
 	// RefusedUntil is when the next eviction may follow a refusal, and Refusals counts those in a row.

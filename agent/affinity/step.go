@@ -138,6 +138,7 @@ func (r *run) order(c *candidate) {
 	c.v.InFlight, c.v.Held = id, ""
 	b := r.backoff(c)
 	b.InFlight, b.ID, b.OrderedAt, b.Accepted, b.Node = c.pod.UID, id, r.now, false, c.pod.Node
+	b.Replaced = !b.Began.IsZero() && !c.pod.Created.Before(b.Began.Add(-clockSkew))
 	b.Pod, b.Binding = c.pod.PodKey, binding(c.pod)
 	r.requests++
 	r.wake(r.now.Add(outcomeTimeout))

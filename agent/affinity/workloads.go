@@ -1,6 +1,9 @@
 package affinity
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// outcomeTimeout is when an eviction without an outcome counts as lost.
@@ -12,6 +15,9 @@ const (
 	clockSkew = 2 * time.Second
 	// loopBackoff doubles with each replacement that violates at binding, to loopBackoffMax.
 	loopBackoff, loopBackoffMax = time.Minute, time.Hour
+	// oftenEvictions of a workload in oftenWindow have the back-off of a loop: of pods and their replacements, each of
+	// which was placed correctly. The first eviction is one of them.
+	oftenEvictions, oftenWindow = 6, time.Hour
 	// loopMemory is how long an eviction is remembered after the last violation of the workload. It is longer than
 	// any turn of a loop whose pods are not Pending for hours.
 	loopMemory = 6 * time.Hour
@@ -48,10 +54,32 @@ func (r *run) noteBinding(key string, ordered, at time.Time) {
 	b.OrderedAt, b.EvictedAt, b.Seen = ordered, at, r.now
 }
 
+// noteOften backs a workload off whose pods were evicted too often, because a label goes after each placement. Pods that
+// are older than the first eviction don't count: of a large workload each is evicted once when many nodes lose a label.
+func (b *Backoff) noteOften(at time.Time) {
+	last := b.EvictedAt
+	if b.OftenUntil.After(last) {
+		last = b.OftenUntil
+	}
+	if at.Sub(last) >= oftenWindow {
+		b.Began, b.Again, b.Often = at, nil, 0
+		return
+	}
+	if !b.Replaced {
+		return
+	}
+	old := func(t time.Time) bool { return at.Sub(t) >= oftenWindow }
+	b.Again = append(slices.DeleteFunc(slices.Clone(b.Again), old), at)
+	if b.Often > 0 || len(b.Again)+1 >= oftenEvictions {
+		b.Often++
+		b.OftenUntil = at.Add(doubled(loopBackoff, loopBackoffMax, b.Often))
+	}
+}
+
 // loopOf returns the back-off of a loop that holds a pod back, nil if none does.
 func (r *run) loopOf(c *candidate) *Backoff {
 	for _, b := range []*Backoff{c.backoff, r.workloads[binding(c.pod)]} {
-		if b != nil && r.waiting(b.Until) {
+		if b != nil && (r.waiting(b.Until) || r.waiting(b.OftenUntil)) {
 			return b
 		}
 	}
@@ -149,7 +177,10 @@ func (r *run) findLoops() {
 	}
 	for b := range placed {
 		if !b.LoopOf.Equal(b.EvictedAt) {
-			b.Loops, b.Until, b.LoopReported = 0, time.Time{}, time.Time{}
+			b.Loops, b.Until = 0, time.Time{}
+			if b.Often == 0 {
+				b.LoopReported = time.Time{}
+			}
 		}
 	}
 }
