@@ -88,7 +88,7 @@ func (r *run) reportHold(c *candidate) {
 			return
 		}
 		once = false
-		text = fmt.Sprintf("the eviction API refused %d times in a row, last %s: %s", v.Refusals, v.Refused, v.RefusedMessage)
+		text = fmt.Sprintf("the eviction was refused or not sent %d times in a row, last %s: %s", v.Refusals, v.Refused, v.RefusedMessage)
 	default:
 		return
 	}

@@ -14,6 +14,9 @@ const (
 	// retryDelay is the delay after the first refusal. It doubles to retryDelayMax, which is also that of a pod with
 	// several PodDisruptionBudgets.
 	retryDelay, retryDelayMax = 5 * time.Second, 5 * time.Minute
+	// changedDelayMax is that of evictions that were not sent because pod or node had changed: the controller has to look
+	// at a Lease again while it remembers the last time.
+	changedDelayMax = 80 * time.Second
 	// jitterPercentage of the delay, by pod and number of refusals, is added to it, or at its limit subtracted.
 	jitterPercentage = 20
 )
@@ -92,6 +95,9 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 			c.v.InFlight, c.v.Steady = "", r.now
 			c.v.Next = o.At.Add(max(retryDelay, o.RetryAfter))
 		}
+		if c != nil && o.Kind == Changed { // it may last: that of a Lease that is not renewed
+			c.v.refused(o)
+		}
 		return
 	}
 	b.Refusals++
@@ -103,16 +109,24 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 		return
 	}
 	c.v.InFlight = ""
-	c.v.Refusals++
-	c.v.Refused, c.v.RefusedMessage = o.Kind, cut(oneLine(o.Message), maxMessage)
-	c.v.Next = o.At.Add(delay(o, c.v.Refusals))
+	c.v.refused(o)
+}
+
+// refused counts an eviction that was refused or not sent, and sets when it is tried again.
+func (v *Violation) refused(o Outcome) {
+	v.Refusals++
+	v.Refused, v.RefusedMessage = o.Kind, cut(oneLine(o.Message), maxMessage)
+	v.Next = o.At.Add(delay(o, v.Refusals))
 }
 
 // delay returns the time to the next attempt after a number of refusals.
 func delay(o Outcome, refusals int) time.Duration {
 	d := doubled(retryDelay, retryDelayMax, refusals)
-	if o.Kind == ManyBudgets {
+	switch o.Kind {
+	case ManyBudgets:
 		d = retryDelayMax
+	case Changed:
+		d = min(d, changedDelayMax)
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%d", o.Pod, refusals)
