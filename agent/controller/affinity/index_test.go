@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -241,6 +242,33 @@ func TestShapes(t *testing.T) {
 		runtime.Gosched()
 	}
 	t.Error("shapes are left after their pods are gone")
+}
+
+// The text of a shape counts once, also between its collection and its cleanup.
+func TestShapeFreedAndMadeAgain(t *testing.T) {
+	var s shapes
+	p := testPod("p", "a", "web", valid)
+	key, size := keyOf(template(p))
+	key.namespace = p.Namespace
+	for range 2 {
+		s.byKey = map[shapeKey]weak.Pointer[shape]{key: {}} // collected, and not cleaned up
+		s.text = map[string]int{key.namespace: size}
+		made := s.of(p)
+		if got := s.text[key.namespace]; got != size || s.byKey[key].Value() != made {
+			t.Fatalf("text of one shape that was made again = %d; want %d", got, size)
+		}
+		s.drop(key, size) // the cleanup of the first
+		if got := s.text[key.namespace]; got != size {
+			t.Errorf("text after the cleanup of the first = %d; want %d", got, size)
+		}
+		runtime.KeepAlive(made)
+	}
+	s.byKey[key] = weak.Pointer[shape]{}
+	for range 2 { // both were collected
+		if s.drop(key, size); len(s.text) > 0 || len(s.byKey) > 0 {
+			t.Errorf("text, shapes after the last cleanup = %v, %d; want none", s.text, len(s.byKey))
+		}
+	}
 }
 
 const benchPods, benchNodes = 50_000, 5_000
