@@ -86,6 +86,29 @@ func (r *run) accept(b *Backoff, c *candidate, o Outcome) {
 	}
 }
 
+// settleDoubts takes an eviction whose request failed as accepted if its pod terminates, or is gone, soon after that.
+func (r *run) settleDoubts() {
+	violating := make(map[types.UID]*candidate)
+	for _, c := range r.candidates {
+		violating[c.pod.UID] = c
+	}
+	for _, b := range r.workloads {
+		if b.DoubtedAt.IsZero() || b.InFlight != "" {
+			continue
+		}
+		c := violating[b.Pod.UID]
+		switch {
+		case !r.waiting(b.DoubtedAt.Add(outcomeTimeout)):
+			b.DoubtedAt = time.Time{}
+		case c != nil && c.pod.Terminating, c == nil && !r.in.Present[b.Pod.UID]:
+			at := b.DoubtedAt
+			b.InFlight, b.DoubtedAt = b.Pod.UID, time.Time{}
+			r.accept(b, c, Outcome{ID: b.ID, Pod: b.Pod.UID, Kind: Accepted, At: at})
+		}
+	}
+	slices.SortFunc(r.s.Evicted, time.Time.Compare)
+}
+
 // refuse ends an eviction that was not accepted. The candidate is nil if the pod no longer violates.
 func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 	b.InFlight, b.ID = "", ""
@@ -99,6 +122,9 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 			c.v.refused(o)
 		}
 		return
+	}
+	if o.Kind == RequestError && b.Pod.UID == o.Pod {
+		b.DoubtedAt = o.At
 	}
 	b.Refusals++
 	b.RefusedUntil = o.At.Add(delay(o, b.Refusals))

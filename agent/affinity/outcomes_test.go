@@ -186,6 +186,38 @@ func TestLostOutcome(t *testing.T) {
 	}
 }
 
+// TestCarriedOutWithError: an eviction whose request failed counts as accepted if its pod terminates or is gone.
+func TestCarriedOutWithError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		after func(*scene)
+		want  int
+	}{
+		"terminates":       {func(s *scene) { s.pods["w.1"].Terminating = true }, 1},
+		"gone":             {func(s *scene) { delete(s.pods, "w.1") }, 1},
+		"still there":      {func(*scene) {}, 0},
+		"fits again":       {func(s *scene) { s.node(0, "valid") }, 0},
+		"terminates later": {func(s *scene) { s.after(outcomeTimeout); s.pods["w.1"].Terminating = true }, 0},
+	} {
+		s := newScene(t)
+		s.inputs = func(in *Inputs) { in.Present = map[types.UID]bool{"w.1": s.pods["w.1"] != nil} }
+		s.pod("w.1", "node-0")
+		s.step()
+		e := s.after(30 * time.Second).Evict[0]
+		s.outcome(e, RequestError)
+		s.step()
+		if got := len(s.state.Flights()); got != 1 {
+			t.Errorf("%s: flights after the error = %d; want 1", name, got)
+		}
+		s.now = s.now.Add(time.Second)
+		tt.after(s)
+		s.step()
+		b := s.state.Workloads["Deployment/default/w"]
+		if got := len(s.state.Evicted); got != tt.want || b.EvictedAt.IsZero() == (tt.want > 0) {
+			t.Errorf("%s: accepted = %d, at %s; want %d", name, got, b.EvictedAt, tt.want)
+		}
+	}
+}
+
 // TestLabelBackInFlight keeps the workload's turn while the request has no outcome.
 func TestLabelBackInFlight(t *testing.T) {
 	s := newScene(t)

@@ -72,6 +72,8 @@ type Backoff struct {
 	Accepted  bool
 	// Pod is that of the last eviction.
 	Pod PodKey
+	// DoubtedAt is when the request of the last eviction failed, which may have been carried out.
+	DoubtedAt time.Time
 	// Node is the node of the last eviction, and EvictedAt when the last one was accepted.
 	Node      string
 	EvictedAt time.Time
@@ -106,7 +108,7 @@ type Backoff struct {
 func (s State) Flights() []PodKey {
 	var pods []PodKey
 	for _, b := range s.Workloads {
-		if b.InFlight != "" && b.Pod.UID == b.InFlight {
+		if b.Pod.UID != "" && (b.InFlight == b.Pod.UID || !b.DoubtedAt.IsZero()) {
 			pods = append(pods, b.Pod)
 		}
 	}

@@ -66,6 +66,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	r.begin()
 	r.observe()
 	r.takeOutcomes()
+	r.settleDoubts()
 	r.endFlights()
 	r.findLoops()
 	r.findStorms()
@@ -139,6 +140,7 @@ func (r *run) order(c *candidate) {
 	b := r.backoff(c)
 	b.InFlight, b.ID, b.OrderedAt, b.Accepted, b.Node = c.pod.UID, id, r.now, false, c.pod.Node
 	b.Replaced = !b.Began.IsZero() && !c.pod.Created.Before(b.Began.Add(-clockSkew))
+	b.DoubtedAt = time.Time{}
 	b.Pod, b.Binding = c.pod.PodKey, binding(c.pod)
 	r.requests++
 	r.wake(r.now.Add(outcomeTimeout))

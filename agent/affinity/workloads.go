@@ -229,7 +229,7 @@ func (r *run) keptWorkloads() map[string]Backoff {
 		if !r.notReady[key] {
 			b.NotReadySince = time.Time{}
 		}
-		remembered := b.InFlight != "" || b.Seen.Equal(r.now) || r.now.Before(b.RefusedUntil) ||
+		remembered := b.InFlight != "" || !b.DoubtedAt.IsZero() || b.Seen.Equal(r.now) || r.now.Before(b.RefusedUntil) ||
 			!b.EvictedAt.IsZero() && r.now.Sub(b.Seen) < loopMemory
 		if remembered {
 			kept[key] = *b
