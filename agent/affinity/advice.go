@@ -20,13 +20,9 @@ var advice = map[Hold]Advice{
 		`Delete it, annotate it with evictd.io/evict-bare: "true", or set bare_pods=evict.`,
 	},
 	HoldNodeNotReady: {"The node is not Ready: its labels may be out of date.", "Repair the node."},
-	HoldNodeStale: {
-		"The node's Lease is not renewed: its labels may be out of date. Only evictctl says so; the " +
-			"controller reads the Lease just before an eviction, and holds the pod with Refused.",
-		"Repair the node.",
-	},
-	HoldNodeFenced: {"The node has a fence that has not ended, or the quarantine taint.", "Left to the fence."},
-	HoldNodeGone:   {"The Node object is deleted.", ""},
+	HoldNodeStale:    {"The node's Lease is not renewed: its labels may be out of date.", "Repair the node."},
+	HoldNodeFenced:   {"The node has a fence that has not ended, or the quarantine taint.", "Left to the fence."},
+	HoldNodeGone:     {"The Node object is deleted.", ""},
 	HoldNodeDrained: {
 		"The node is cordoned, drained or shut down.",
 		"Left to that. Uncordon the node if nothing drains it.",

@@ -47,7 +47,8 @@ type Violation struct {
 	Held Hold
 	// Next is when the eviction is tried again after a refusal.
 	Next time.Time
-	// Refusals counts those in a row, and the evictions that were not sent because pod or node had changed. Refused and RefusedMessage are the last one.
+	// Refusals counts those in a row, and the evictions that were not sent because pod or node had changed. Refused and
+	// RefusedMessage are the last one.
 	Refusals       int
 	Refused        OutcomeKind
 	RefusedMessage string

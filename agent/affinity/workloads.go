@@ -151,12 +151,7 @@ func (r *run) endFlights() {
 func (r *run) findLoops() {
 	placed := map[*Backoff]bool{}
 	for _, c := range r.candidates {
-		if b := r.workloads[binding(c.pod)]; b != nil {
-			b.Seen = r.now
-			if !b.LoopOf.Equal(b.EvictedAt) && !r.flying(c) && !c.pod.Terminating && !c.v.Since.Before(b.OrderedAt) {
-				r.countLoop(b)
-			}
-		}
+		r.findBindingLoop(c)
 		b := c.backoff
 		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
 			c.v.Since.Before(b.OrderedAt) {
@@ -182,6 +177,18 @@ func (r *run) findLoops() {
 				b.LoopReported = time.Time{}
 			}
 		}
+	}
+}
+
+// findBindingLoop does so for the pods of a [binding].
+func (r *run) findBindingLoop(c *candidate) {
+	b := r.workloads[binding(c.pod)]
+	if b == nil {
+		return
+	}
+	b.Seen = r.now
+	if !b.LoopOf.Equal(b.EvictedAt) && !r.flying(c) && !c.pod.Terminating && !c.v.Since.Before(b.OrderedAt) {
+		r.countLoop(b)
 	}
 }
 

@@ -270,7 +270,8 @@ func TestEndlessRefusals(t *testing.T) {
 	}
 }
 
-// A watch that shows no change any more evicts no pod: what is read live decides. It is looked at ever more rarely, and reported.
+// A watch that shows no change any more evicts no pod: what is read live decides. It is looked at ever more rarely, and
+// reported.
 func TestStaleWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, Enforce)
