@@ -48,7 +48,8 @@ var advice = map[Hold]Advice{
 	},
 	HoldWorkloadInFlight: {
 		"Another pod of the workload is being evicted, or one that violates is terminating, for " +
-			"progress_timeout at most.",
+			"progress_timeout at most. An evicted pod counts until it is gone, also if its label comes back, " +
+			"or if the request had an error and the pod terminates.",
 		"Wait.",
 	},
 	HoldWorkloadNotReady: {
@@ -56,18 +57,25 @@ var advice = map[Hold]Advice{
 		"Repair it, or give it a PodDisruptionBudget.",
 	},
 	HoldWorkloadUnknown: {"The replicas of the workload could not be read.", "See the controller's log."},
-	HoldNodeInFlight:    {"Another pod of the node is being evicted.", "Wait."},
+	HoldNodeInFlight: {
+		"Another pod of the node is being evicted, or terminates, as for WorkloadInFlight.",
+		"Wait.",
+	},
 	HoldRate: {
 		"The evictions per minute of the cluster are used up, 16 have no answer, or the API server throttled one.",
 		"Wait, or raise the rate.",
 	},
 	HoldLoop: {
-		"The replacement was bound to a node that violates already: 1 min, doubling to 1 h.",
-		"Run the scheduler extender or the webhook.",
+		"The replacement was bound to a node that violates already: 1 min, doubling to 1 h. Pods without " +
+			"a controller are known again by their generateName or name; of those with other names, all of a " +
+			"namespace that were bound to one node that they do not match have one back-off. From the sixth " +
+			"eviction of a pod and its replacements in an hour on, the same: the label changes too often.",
+		"Run the scheduler extender or the webhook; keep the label stable.",
 	},
 	HoldRefused: {
-		"The eviction API refused: 5 s, doubling to 5 min; 5 min at once if several PodDisruptionBudgets " +
-			"select the pod.",
+		"The eviction API refused, or the eviction was not sent because pod or node had changed, for " +
+			"example a Lease that is not renewed: 5 s, doubling to 5 min, or to 80 s if it was not sent; 5 " +
+			"min at once if several PodDisruptionBudgets select the pod.",
 		"See the event.",
 	},
 	HoldDryRun: {"Nothing else holds it back, and the controller only observes.", "Set --affinity=enforce."},

@@ -13,7 +13,7 @@ const (
 	EventWouldEvict = "NodeAffinityWouldEvict" // Normal, once a violation, in dry run
 	EventNotEvicted = "NodeAffinityNotEvicted" // Warning: a hold that a person can end
 	EventStorm      = "NodeAffinityStorm"      // Warning, at the oldest pod that the storm holds back
-	EventLoop       = "NodeAffinityLoop"       // Warning: scheduling is not restricted
+	EventLoop       = "NodeAffinityLoop"       // Warning: scheduling is not restricted, or a label changes too often
 	EventInvalid    = "NodeAffinityInvalid"    // Warning: the annotation does not parse; it is not Step's
 )
 
@@ -43,10 +43,7 @@ func (r *run) report() {
 		case HoldWorkloadNotReady, HoldWorkloadUnknown:
 			r.reportNotReady(c)
 		case HoldLoop:
-			b := c.backoff
-			r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %d replacements in a row were "+
-				"bound to a node that violated already: configure the scheduler extender or the webhook of evictd-controller",
-				b.Until.UTC().Format(time.RFC3339), b.Loops))
+			r.reportLoop(c, r.loopOf(c))
 		default:
 			r.reportHold(c)
 		}
@@ -54,6 +51,17 @@ func (r *run) report() {
 	if r.wouldEvict {
 		r.wake(r.now.Add(soon))
 	}
+}
+
+// reportLoop reports a loop, or a label that changes too often.
+func (r *run) reportLoop(c *candidate, b *Backoff) {
+	until, cause := b.Until, fmt.Sprintf("%d replacements in a row were bound to a node that violated already: configure "+
+		"the scheduler extender or the webhook of evictd-controller", b.Loops)
+	if !r.waiting(b.Until) {
+		until, cause = b.OftenUntil, fmt.Sprintf("at least %d evictions since %s: the label changes too often",
+			b.Often+oftenEvictions-1, b.Began.UTC().Format(time.RFC3339))
+	}
+	r.repeat(c, &b.LoopReported, EventLoop, fmt.Sprintf("not evicted until %s: %s", until.UTC().Format(time.RFC3339), cause))
 }
 
 // announce reports a violation that has lasted for the debounce.
@@ -80,7 +88,7 @@ func (r *run) reportHold(c *candidate) {
 			return
 		}
 		once = false
-		text = fmt.Sprintf("the eviction API refused %d times in a row, last %s: %s", v.Refusals, v.Refused, v.RefusedMessage)
+		text = fmt.Sprintf("the eviction was refused or not sent %d times in a row, last %s: %s", v.Refusals, v.Refused, v.RefusedMessage)
 	default:
 		return
 	}

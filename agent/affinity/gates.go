@@ -38,7 +38,7 @@ var (
 		{HoldWorkloadUnknown, (*run).unknownWorkload},
 		{HoldNodeInFlight, func(r *run, c *candidate) bool { return !r.countsAsGone(c) && r.busyNodes[c.pod.Node] }},
 		{HoldRate, (*run).overRate},
-		{HoldLoop, func(r *run, c *candidate) bool { return c.backoff != nil && r.waiting(c.backoff.Until) }},
+		{HoldLoop, func(r *run, c *candidate) bool { return r.loopOf(c) != nil }},
 		{HoldRefused, func(r *run, c *candidate) bool {
 			return r.waiting(c.v.Next) || c.backoff != nil && r.waiting(c.backoff.RefusedUntil)
 		}},

@@ -15,6 +15,8 @@ type Inputs struct {
 	Nodes []Node
 	// Workloads are those of the pods in Violating, by [Pod.Workload]. One that is missing could not be read.
 	Workloads map[string]Workload
+	// Present are the pods of [State.Flights] that are in the API, whether they violate or not.
+	Present map[types.UID]bool
 	// Outcomes are those of evictions that have ended.
 	Outcomes []Outcome
 	Config   Config
@@ -41,6 +43,9 @@ type Pod struct {
 	// Workload identifies the controller that replaces the pod: its kind, namespace, name and UID. It is empty for a
 	// pod without one. Pods of one Deployment have one Workload, also from two ReplicaSets.
 	Workload string
+	// GenerateName is the begin of the name of a pod whose name was generated. Without a Workload it identifies what
+	// makes such pods.
+	GenerateName string
 	// What is never evicted.
 	Mirror, DaemonSet, Completed, Terminating bool
 	// EvictBare is the annotation of that name.

@@ -14,6 +14,9 @@ const (
 	// retryDelay is the delay after the first refusal. It doubles to retryDelayMax, which is also that of a pod with
 	// several PodDisruptionBudgets.
 	retryDelay, retryDelayMax = 5 * time.Second, 5 * time.Minute
+	// changedDelayMax is that of evictions that were not sent because pod or node had changed: the controller has to look
+	// at a Lease again while it remembers the last time.
+	changedDelayMax = 80 * time.Second
 	// jitterPercentage of the delay, by pod and number of refusals, is added to it, or at its limit subtracted.
 	jitterPercentage = 20
 )
@@ -62,21 +65,48 @@ func (r *run) accept(b *Backoff, c *candidate, o Outcome) {
 	if c != nil && b == nil {
 		if late := r.backoff(c); late.InFlight == "" {
 			b = late
-			b.InFlight, b.ID, b.OrderedAt, b.Node = o.Pod, o.ID, o.At, c.pod.Node
+			b.InFlight, b.ID, b.OrderedAt, b.Node, b.Pod = o.Pod, o.ID, o.At, c.pod.Node, c.pod.PodKey
 		} else if late.ID == o.ID {
 			return // taken already
 		}
 	}
 	r.s.Evicted = append(r.s.Evicted, o.At)
 	if b != nil {
+		b.noteOften(o.At)
 		b.Accepted, b.EvictedAt = true, o.At
 		b.Refusals, b.RefusedUntil = 0, time.Time{}
+		if b.Binding != "" {
+			r.noteBinding(b.Binding, b.OrderedAt, o.At)
+		}
 	}
 	if c != nil {
 		c.v.InFlight, c.v.Refusals, c.v.Next, c.v.Refused, c.v.RefusedMessage = "", 0, time.Time{}, "", ""
 		r.event(c.v.Pod, false, EventEvicted, fmt.Sprintf("evicted from node %s after %s: %s",
 			c.pod.Node, o.At.Sub(c.v.Since).Round(time.Millisecond), reasons(c.pod)))
 	}
+}
+
+// settleDoubts takes an eviction whose request failed as accepted if its pod terminates, or is gone, soon after that.
+func (r *run) settleDoubts() {
+	violating := make(map[types.UID]*candidate)
+	for _, c := range r.candidates {
+		violating[c.pod.UID] = c
+	}
+	for _, b := range r.workloads {
+		if b.DoubtedAt.IsZero() || b.InFlight != "" {
+			continue
+		}
+		c := violating[b.Pod.UID]
+		switch {
+		case !r.waiting(b.DoubtedAt.Add(outcomeTimeout)):
+			b.DoubtedAt = time.Time{}
+		case c != nil && c.pod.Terminating, c == nil && !r.in.Present[b.Pod.UID]:
+			at := b.DoubtedAt
+			b.InFlight, b.DoubtedAt = b.Pod.UID, time.Time{}
+			r.accept(b, c, Outcome{ID: b.ID, Pod: b.Pod.UID, Kind: Accepted, At: at})
+		}
+	}
+	slices.SortFunc(r.s.Evicted, time.Time.Compare)
 }
 
 // refuse ends an eviction that was not accepted. The candidate is nil if the pod no longer violates.
@@ -88,7 +118,13 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 			c.v.InFlight, c.v.Steady = "", r.now
 			c.v.Next = o.At.Add(max(retryDelay, o.RetryAfter))
 		}
+		if c != nil && o.Kind == Changed { // it may last: that of a Lease that is not renewed
+			c.v.refused(o)
+		}
 		return
+	}
+	if o.Kind == RequestError && b.Pod.UID == o.Pod {
+		b.DoubtedAt = o.At
 	}
 	b.Refusals++
 	b.RefusedUntil = o.At.Add(delay(o, b.Refusals))
@@ -99,16 +135,24 @@ func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 		return
 	}
 	c.v.InFlight = ""
-	c.v.Refusals++
-	c.v.Refused, c.v.RefusedMessage = o.Kind, cut(oneLine(o.Message), maxMessage)
-	c.v.Next = o.At.Add(delay(o, c.v.Refusals))
+	c.v.refused(o)
+}
+
+// refused counts an eviction that was refused or not sent, and sets when it is tried again.
+func (v *Violation) refused(o Outcome) {
+	v.Refusals++
+	v.Refused, v.RefusedMessage = o.Kind, cut(oneLine(o.Message), maxMessage)
+	v.Next = o.At.Add(delay(o, v.Refusals))
 }
 
 // delay returns the time to the next attempt after a number of refusals.
 func delay(o Outcome, refusals int) time.Duration {
 	d := doubled(retryDelay, retryDelayMax, refusals)
-	if o.Kind == ManyBudgets {
+	switch o.Kind {
+	case ManyBudgets:
 		d = retryDelayMax
+	case Changed:
+		d = min(d, changedDelayMax)
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%d", o.Pod, refusals)

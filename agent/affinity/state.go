@@ -41,11 +41,14 @@ type Violation struct {
 	// Since is when the violation was observed first. Steady is when the debounce began: later than Since if the node
 	// was not Ready, fenced or drained in between, or an eviction found that pod or node had changed.
 	Since, Steady time.Time
+	// TerminatingSince is when the pod was first seen terminating.
+	TerminatingSince time.Time
 	// Held is why the pod is not evicted now; empty if its eviction is in flight.
 	Held Hold
 	// Next is when the eviction is tried again after a refusal.
 	Next time.Time
-	// Refusals counts those in a row. Refused and RefusedMessage are the last one.
+	// Refusals counts those in a row, and the evictions that were not sent because pod or node had changed. Refused and
+	// RefusedMessage are the last one.
 	Refusals       int
 	Refused        OutcomeKind
 	RefusedMessage string
@@ -68,13 +71,27 @@ type Backoff struct {
 	ID        string
 	OrderedAt time.Time
 	Accepted  bool
+	// Pod is that of the last eviction.
+	Pod PodKey
+	// DoubtedAt is when the request of the last eviction failed, which may have been carried out.
+	DoubtedAt time.Time
 	// Node is the node of the last eviction, and EvictedAt when the last one was accepted.
 	Node      string
 	EvictedAt time.Time
+	// Binding is the back-off that the pod in flight has in common with others, if it violated at its binding.
+	Binding string
 	// Loops counts replacements in a row that were bound to a node that violated already. LoopOf is the EvictedAt of
 	// the last eviction that was counted.
 	Loops  int
 	LoopOf time.Time
+	// Again are the times of the accepted evictions of replacements, oldest first, as far as oftenWindow needs them:
+	// of pods made after Began, the first eviction. Replaced says that the pod in flight is one.
+	Again    []time.Time
+	Began    time.Time
+	Replaced bool
+	// Often counts the back-offs in a row because of too many of them, and OftenUntil is the end of the last one.
+	Often      int
+	OftenUntil time.Time
 	// Until is when the next eviction may follow a loop.
 	Until time.Time
 	// RefusedUntil is when the next eviction may follow a refusal, and Refusals counts those in a row.
@@ -86,6 +103,17 @@ type Backoff struct {
 	NotReadyReported, LoopReported time.Time
 	// Seen is when a pod of the workload violated last.
 	Seen time.Time
+}
+
+// Flights returns the pods of which the next step needs to know whether they are still there: see [Inputs.Present].
+func (s State) Flights() []PodKey {
+	var pods []PodKey
+	for _, b := range s.Workloads {
+		if b.Pod.UID != "" && (b.InFlight == b.Pod.UID || !b.DoubtedAt.IsZero()) {
+			pods = append(pods, b.Pod)
+		}
+	}
+	return pods
 }
 
 // PodKey identifies a pod.

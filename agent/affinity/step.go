@@ -66,6 +66,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	r.begin()
 	r.observe()
 	r.takeOutcomes()
+	r.settleDoubts()
 	r.endFlights()
 	r.findLoops()
 	r.findStorms()
@@ -111,7 +112,10 @@ func (r *run) observe() {
 			if since.IsZero() || since.After(r.now) {
 				since = r.now
 			}
-			v = Violation{Pod: p.PodKey, Node: p.Node, Since: since, Steady: since}
+			v = Violation{Pod: p.PodKey, Node: p.Node, Since: since, Steady: since, TerminatingSince: v.TerminatingSince}
+		}
+		if p.Terminating && v.TerminatingSince.IsZero() {
+			v.TerminatingSince = r.now
 		}
 		c.pod, c.node, c.v = p, r.nodes[p.Node], v
 		r.candidates[i] = c
@@ -135,6 +139,9 @@ func (r *run) order(c *candidate) {
 	c.v.InFlight, c.v.Held = id, ""
 	b := r.backoff(c)
 	b.InFlight, b.ID, b.OrderedAt, b.Accepted, b.Node = c.pod.UID, id, r.now, false, c.pod.Node
+	b.Replaced = !b.Began.IsZero() && !c.pod.Created.Before(b.Began.Add(-clockSkew))
+	b.DoubtedAt = time.Time{}
+	b.Pod, b.Binding = c.pod.PodKey, binding(c.pod)
 	r.requests++
 	r.wake(r.now.Add(outcomeTimeout))
 	r.orders.Evict = append(r.orders.Evict, Eviction{ID: id, Pod: *c.pod, Since: c.v.Since})

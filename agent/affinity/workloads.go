@@ -1,6 +1,9 @@
 package affinity
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// outcomeTimeout is when an eviction without an outcome counts as lost.
@@ -12,18 +15,75 @@ const (
 	clockSkew = 2 * time.Second
 	// loopBackoff doubles with each replacement that violates at binding, to loopBackoffMax.
 	loopBackoff, loopBackoffMax = time.Minute, time.Hour
+	// oftenEvictions of a workload in oftenWindow have the back-off of a loop: of pods and their replacements, each of
+	// which was placed correctly. The first eviction is one of them.
+	oftenEvictions, oftenWindow = 6, time.Hour
 	// loopMemory is how long an eviction is remembered after the last violation of the workload. It is longer than
 	// any turn of a loop whose pods are not Pending for hours.
 	loopMemory = 6 * time.Hour
 )
 
-// slot identifies what has at most one eviction in flight: the workload, or without one the name of the pod, which is
-// also that of its replacement if something makes it again.
+// slot identifies what has at most one eviction in flight: the workload, or without one the name of the pod, or what it
+// was generated from, which is also that of its replacement if something makes it again.
 func slot(p *Pod) string {
-	if p.Workload == "" {
-		return "pod/" + p.Namespace + "/" + p.Name
+	switch {
+	case p.Workload != "":
+		return p.Workload
+	case p.GenerateName != "":
+		return "pod/" + p.Namespace + "/" + p.GenerateName
 	}
-	return p.Workload
+	return "pod/" + p.Namespace + "/" + p.Name
+}
+
+// binding identifies the namespace and the node of a pod without a controller that violated at its binding, empty for
+// others. What makes such a pod again may give it another name each time: they have a back-off in common, and no more.
+func binding(p *Pod) string {
+	if p.Workload != "" || !p.AtBinding {
+		return ""
+	}
+	return "binding/" + p.Namespace + "/" + p.Node
+}
+
+// noteBinding remembers the accepted eviction of a pod that violated at its binding.
+func (r *run) noteBinding(key string, ordered, at time.Time) {
+	b := r.workloads[key]
+	if b == nil {
+		b = &Backoff{}
+		r.workloads[key] = b
+	}
+	b.OrderedAt, b.EvictedAt, b.Seen = ordered, at, r.now
+}
+
+// noteOften backs a workload off whose pods were evicted too often, because a label goes after each placement. Pods that
+// are older than the first eviction don't count: of a large workload each is evicted once when many nodes lose a label.
+func (b *Backoff) noteOften(at time.Time) {
+	last := b.EvictedAt
+	if b.OftenUntil.After(last) {
+		last = b.OftenUntil
+	}
+	if at.Sub(last) >= oftenWindow {
+		b.Began, b.Again, b.Often = at, nil, 0
+		return
+	}
+	if !b.Replaced {
+		return
+	}
+	old := func(t time.Time) bool { return at.Sub(t) >= oftenWindow }
+	b.Again = append(slices.DeleteFunc(slices.Clone(b.Again), old), at)
+	if b.Often > 0 || len(b.Again)+1 >= oftenEvictions {
+		b.Often++
+		b.OftenUntil = at.Add(doubled(loopBackoff, loopBackoffMax, b.Often))
+	}
+}
+
+// loopOf returns the back-off of a loop that holds a pod back, nil if none does.
+func (r *run) loopOf(c *candidate) *Backoff {
+	for _, b := range []*Backoff{c.backoff, r.workloads[binding(c.pod)]} {
+		if b != nil && (r.waiting(b.Until) || r.waiting(b.OftenUntil)) {
+			return b
+		}
+	}
+	return nil
 }
 
 // backoff returns what is remembered of a candidate's workload, and begins to.
@@ -43,7 +103,8 @@ func (r *run) flying(c *candidate) bool {
 	return c.backoff != nil && c.backoff.InFlight == c.pod.UID
 }
 
-// endFlights ends the evictions whose pod no longer violates or takes too long to go, and those that are lost.
+// endFlights ends the evictions whose pod is gone or takes too long to go, and those that are lost. The pod of one that
+// was accepted goes even if its label has come back.
 func (r *run) endFlights() {
 	violating := make(map[string]*candidate, len(r.workloads))
 	for _, c := range r.candidates {
@@ -60,8 +121,8 @@ func (r *run) endFlights() {
 	limit := max(r.in.Config.ProgressTimeout, outcomeTimeout)
 	for _, c := range r.candidates {
 		// A process that has started since may have evicted it.
-		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.Since.Add(limit)) {
-			r.busyWorkloads[slot(c.pod)] = true
+		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.TerminatingSince.Add(limit)) {
+			r.busyNodes[c.pod.Node], r.busyWorkloads[slot(c.pod)] = true, true
 		}
 	}
 	for key, b := range r.workloads {
@@ -72,7 +133,7 @@ func (r *run) endFlights() {
 		switch {
 		case !b.Accepted && !r.waiting(b.OrderedAt.Add(outcomeTimeout)):
 			r.refuse(b, c, Outcome{Pod: b.InFlight, Kind: RequestError, Message: "no outcome", At: r.now})
-		case b.Accepted && (c == nil || !r.waiting(b.EvictedAt.Add(limit))):
+		case b.Accepted && (c == nil && !r.in.Present[b.InFlight] || !r.waiting(b.EvictedAt.Add(limit))):
 			b.InFlight, b.ID = "", ""
 		}
 		if b.InFlight == "" {
@@ -90,6 +151,7 @@ func (r *run) endFlights() {
 func (r *run) findLoops() {
 	placed := map[*Backoff]bool{}
 	for _, c := range r.candidates {
+		r.findBindingLoop(c)
 		b := c.backoff
 		if b == nil || b.EvictedAt.IsZero() || b.LoopOf.Equal(b.EvictedAt) || r.flying(c) || c.pod.Terminating ||
 			c.v.Since.Before(b.OrderedAt) {
@@ -103,18 +165,37 @@ func (r *run) findLoops() {
 		replacement := !c.pod.Created.Before(b.EvictedAt.Add(-clockSkew))
 		switch {
 		case c.pod.AtBinding, replacement && c.v.Since.Sub(bound) <= bindingWindow:
-			b.Loops++
-			b.LoopOf = b.EvictedAt
-			b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
+			r.countLoop(b)
 		case replacement && !c.pod.Bound.IsZero():
 			placed[b] = true
 		}
 	}
 	for b := range placed {
 		if !b.LoopOf.Equal(b.EvictedAt) {
-			b.Loops, b.Until, b.LoopReported = 0, time.Time{}, time.Time{}
+			b.Loops, b.Until = 0, time.Time{}
+			if b.Often == 0 {
+				b.LoopReported = time.Time{}
+			}
 		}
 	}
+}
+
+// findBindingLoop does so for the pods of a [binding].
+func (r *run) findBindingLoop(c *candidate) {
+	b := r.workloads[binding(c.pod)]
+	if b == nil {
+		return
+	}
+	b.Seen = r.now
+	if !b.LoopOf.Equal(b.EvictedAt) && !r.flying(c) && !c.pod.Terminating && !c.v.Since.Before(b.OrderedAt) {
+		r.countLoop(b)
+	}
+}
+
+func (r *run) countLoop(b *Backoff) {
+	b.Loops++
+	b.LoopOf = b.EvictedAt
+	b.Until = r.now.Add(doubled(loopBackoff, loopBackoffMax, b.Loops))
 }
 
 // notReadyWorkload reports whether a workload without a PodDisruptionBudget lacks a replica.
@@ -155,7 +236,7 @@ func (r *run) keptWorkloads() map[string]Backoff {
 		if !r.notReady[key] {
 			b.NotReadySince = time.Time{}
 		}
-		remembered := b.InFlight != "" || b.Seen.Equal(r.now) || r.now.Before(b.RefusedUntil) ||
+		remembered := b.InFlight != "" || !b.DoubtedAt.IsZero() || b.Seen.Equal(r.now) || r.now.Before(b.RefusedUntil) ||
 			!b.EvictedAt.IsZero() && r.now.Sub(b.Seen) < loopMemory
 		if remembered {
 			kept[key] = *b

@@ -69,25 +69,13 @@ func (e *evictor) evict(ctx context.Context, o *order) (out affinity.Outcome) {
 	return out
 }
 
-// check reads pod, Node, Lease and workload. The kind is empty if the eviction may be sent.
+// check reads pod, Node, Lease and workload, and last the pod again. The kind is empty if the eviction may be sent.
 func (e *evictor) check(ctx context.Context, o *order) (affinity.OutcomeKind, string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	if !e.config().Enforce {
-		return affinity.Changed, "evictions have been switched off"
-	}
-	pod := &corev1.Pod{}
-	found, err := e.live.get(ctx, types.NamespacedName{Namespace: o.Pod.Namespace, Name: o.Pod.Name}, pod, "Pod")
-	switch {
-	case err != nil:
-		return affinity.RequestError, err.Error()
-	case !found:
-		return affinity.Gone, ""
-	case pod.UID != o.Pod.UID:
-		return affinity.Gone, fmt.Sprintf("pod has UID %s by now", pod.UID)
-	}
-	if reason := changedPod(pod, &o.Pod); reason != "" {
-		return affinity.Changed, reason
+	pod, kind, message := e.checkPod(ctx, &o.Pod)
+	if kind != "" {
+		return kind, message
 	}
 	reason, err := e.checkNode(ctx, o, pod)
 	if err == nil && reason == "" && controllerOf(pod).uid != "" {
@@ -99,11 +87,35 @@ func (e *evictor) check(ctx context.Context, o *order) (affinity.OutcomeKind, st
 	case reason != "":
 		return affinity.Changed, reason
 	}
-	return "", ""
+	// The reads of the rest may have taken long.
+	_, kind, message = e.checkPod(ctx, &o.Pod)
+	return kind, message
 }
 
-// changedPod returns how a pod differs from what was decided on, empty if it does not.
-func changedPod(pod *corev1.Pod, decided *affinity.Pod) string {
+// checkPod reads a pod. The kind is empty if it is what was decided on, and evictions are not switched off.
+func (e *evictor) checkPod(ctx context.Context, decided *affinity.Pod) (*corev1.Pod, affinity.OutcomeKind, string) {
+	pod := &corev1.Pod{}
+	found, err := e.live.get(ctx, types.NamespacedName{Namespace: decided.Namespace, Name: decided.Name}, pod, "Pod")
+	config := e.config()
+	switch {
+	case !config.Enforce:
+		return nil, affinity.Changed, "evictions have been switched off"
+	case err != nil:
+		return nil, affinity.RequestError, err.Error()
+	case !found:
+		return nil, affinity.Gone, ""
+	case pod.UID != decided.UID:
+		return nil, affinity.Gone, fmt.Sprintf("pod has UID %s by now", pod.UID)
+	}
+	if reason := changedPod(pod, decided, config.EvictBare); reason != "" {
+		return nil, affinity.Changed, reason
+	}
+	return pod, "", ""
+}
+
+// changedPod returns how a pod differs from what was decided on, empty if it does not. evictBare is that of the
+// configuration.
+func changedPod(pod *corev1.Pod, decided *affinity.Pod, evictBare bool) string {
 	text, annotated := pod.Annotations[affinity.Annotation]
 	was, wasAnnotated := decided.Requirement.Pod.Annotations[affinity.Annotation]
 	o := controllerOf(pod)
@@ -118,6 +130,8 @@ func changedPod(pod *corev1.Pod, decided *affinity.Pod) string {
 		return "the annotation " + affinity.Annotation + " was changed"
 	case affinity.Mirror(pod), o.kind == "DaemonSet", (o.uid == "") != (decided.Workload == ""):
 		return "the pod has another controller"
+	case o.uid == "" && !evictBare && !isEvictedBare(pod):
+		return "the pod has no controller, and is not to be evicted without one any more"
 	}
 	return ""
 }

@@ -29,6 +29,8 @@ func TestCheck(t *testing.T) {
 		config affinity.Config
 		// fails is the kind that can't be read.
 		fails string
+		// late changes pod and configuration once the Lease was read, the last of the Node's reads.
+		late func(*world)
 		// fenced has the nodes with a fence.
 		fenced map[string]bool
 	}
@@ -42,8 +44,21 @@ func TestCheck(t *testing.T) {
 	}{
 		"as decided":   {func(*world) {}, "", ""},
 		"switched off": {func(w *world) { w.config.Enforce = false }, affinity.Changed, "switched off"},
-		"pod gone":     {func(w *world) { w.pod = nil }, affinity.Gone, ""},
-		"pod replaced": {func(w *world) { w.pod.UID = "other" }, affinity.Gone, "other"},
+		"bare no more": {func(w *world) { w.config.EvictBare = false }, affinity.Changed, "no controller"},
+		"bare by its annotation": {func(w *world) {
+			w.config.EvictBare, w.pod.Annotations[affinity.AnnotationEvictBare] = false, "true"
+		}, "", ""},
+		"bare, other value": {func(w *world) {
+			w.config.EvictBare, w.pod.Annotations[affinity.AnnotationEvictBare] = false, "false"
+		}, affinity.Changed, "no controller"},
+		"switched off late": {func(w *world) { w.late = func(w *world) { w.config.Enforce = false } }, affinity.Changed, "switched off"},
+		"bare no more late": {func(w *world) { w.late = func(w *world) { w.config.EvictBare = false } }, affinity.Changed, "no controller"},
+		"annotation late": {func(w *world) {
+			w.late = func(w *world) { w.pod.Annotations[affinity.Annotation] += " " }
+		}, affinity.Changed, "annotation"},
+		"replaced late": {func(w *world) { w.late = func(w *world) { w.pod.UID = "other" } }, affinity.Gone, "other"},
+		"pod gone":      {func(w *world) { w.pod = nil }, affinity.Gone, ""},
+		"pod replaced":  {func(w *world) { w.pod.UID = "other" }, affinity.Gone, "other"},
 		"terminating": {func(w *world) {
 			w.pod.DeletionTimestamp, w.pod.Finalizers = new(metav1.Now()), []string{"example.com/x"}
 		}, affinity.Changed, "terminating"},
@@ -73,7 +88,7 @@ func TestCheck(t *testing.T) {
 		"no Lease":          {func(w *world) { w.lease = nil }, affinity.Changed, "Lease"},
 		"Lease unreadable":  {func(w *world) { w.fails = "*v1.Lease" }, affinity.RequestError, "read Lease"},
 	} {
-		w := &world{pod: testPod("p", "a", "web", valid), node: testNode("a", "expired"), config: affinity.Config{Enforce: true}}
+		w := &world{pod: testPod("p", "a", "web", valid), node: testNode("a", "expired"), config: affinity.Config{Enforce: true, EvictBare: true}}
 		w.pod.OwnerReferences = nil
 		w.lease = &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "a"}, Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
@@ -87,12 +102,21 @@ func TestCheck(t *testing.T) {
 				builder.WithObjects(o)
 			}
 		}
+		changed := false
 		builder.WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 				if fmt.Sprintf("%T", o) == w.fails {
 					return fmt.Errorf("connection refused")
 				}
-				return c.Get(ctx, key, o, options...)
+				err := c.Get(ctx, key, o, options...)
+				if p, ok := o.(*corev1.Pod); ok && changed {
+					w.pod.DeepCopyInto(p)
+				}
+				if _, ok := o.(*coordinationv1.Lease); ok && w.late != nil {
+					w.late(w)
+					changed = true
+				}
+				return err
 			},
 		})
 		l := live{builder.Build()}

@@ -320,6 +320,19 @@ func (x *index) violations() (list []violation, invalid []*pod, nodes []*corev1.
 	return list, invalid, nodes
 }
 
+// present returns which pods are there.
+func (x *index) present(pods []affinity.PodKey) map[types.UID]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	there := make(map[types.UID]bool, len(pods))
+	for _, key := range pods {
+		if p := x.pods[types.NamespacedName{Namespace: key.Namespace, Name: key.Name}]; p != nil && p.UID == key.UID {
+			there[key.UID] = true
+		}
+	}
+	return there
+}
+
 // readyOf counts the ready pods of controllers of a namespace.
 func (x *index) readyOf(namespace string, controllers []types.UID) int {
 	x.mu.Lock()

@@ -2,11 +2,14 @@ package affinity
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -173,6 +176,42 @@ func TestAtBinding(t *testing.T) {
 	check("label back and gone", map[string]bool{"listed": false, "pending": false, "new": false, "later": false})
 }
 
+// What makes pods without a controller is known by the begin of their names.
+func TestGenerateName(t *testing.T) {
+	for _, bare := range []bool{true, false} {
+		p := testPod("exec-1", "a", "web", valid)
+		want := ""
+		if p.GenerateName = "exec-"; bare {
+			p.OwnerReferences, want = nil, "exec-"
+		}
+		x := newIndex(func() {})
+		x.setNode(testNode("a", "expired"))
+		if err := x.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		list, _, _ := x.violations()
+		l := &loop{index: x, workloads: newWorkloads(live{}, slog.New(slog.DiscardHandler))}
+		var in affinity.Inputs
+		l.addPods(&in, list, nil, time.Now())
+		if got := in.Violating[0].GenerateName; got != want {
+			t.Errorf("GenerateName = %q; want %q", got, want)
+		}
+	}
+}
+
+func TestPresent(t *testing.T) {
+	x := newIndex(func() {})
+	if err := x.Add(testPod("p", "a", "web", "")); err != nil {
+		t.Fatal(err)
+	}
+	got := x.present([]affinity.PodKey{
+		{Namespace: "default", Name: "p", UID: "uid-p"}, {Namespace: "default", Name: "p", UID: "other"}, {Namespace: "other", Name: "p", UID: "uid-p2"},
+	})
+	if want := map[types.UID]bool{"uid-p": true}; !maps.Equal(got, want) {
+		t.Errorf("present = %v; want %v", got, want)
+	}
+}
+
 // Equal requirements are one, and are freed with their last pod.
 func TestShapes(t *testing.T) {
 	x := newIndex(func() {})
@@ -203,6 +242,33 @@ func TestShapes(t *testing.T) {
 		runtime.Gosched()
 	}
 	t.Error("shapes are left after their pods are gone")
+}
+
+// The text of a shape counts once, also between its collection and its cleanup.
+func TestShapeFreedAndMadeAgain(t *testing.T) {
+	var s shapes
+	p := testPod("p", "a", "web", valid)
+	key, size := keyOf(template(p))
+	key.namespace = p.Namespace
+	for range 2 {
+		s.byKey = map[shapeKey]weak.Pointer[shape]{key: {}} // collected, and not cleaned up
+		s.text = map[string]int{key.namespace: size}
+		made := s.of(p)
+		if got := s.text[key.namespace]; got != size || s.byKey[key].Value() != made {
+			t.Fatalf("text of one shape that was made again = %d; want %d", got, size)
+		}
+		s.drop(key, size) // the cleanup of the first
+		if got := s.text[key.namespace]; got != size {
+			t.Errorf("text after the cleanup of the first = %d; want %d", got, size)
+		}
+		runtime.KeepAlive(made)
+	}
+	s.byKey[key] = weak.Pointer[shape]{}
+	for range 2 { // both were collected
+		if s.drop(key, size); len(s.text) > 0 || len(s.byKey) > 0 {
+			t.Errorf("text, shapes after the last cleanup = %v, %d; want none", s.text, len(s.byKey))
+		}
+	}
 }
 
 const benchPods, benchNodes = 50_000, 5_000

@@ -173,6 +173,7 @@ func (l *loop) iterate(ctx context.Context, now time.Time) time.Time {
 	if len(due) > 0 {
 		wake = earlier(wake, now.Add(readInterval))
 	}
+	in.Present = l.index.present(l.state.Flights())
 	used := l.addPods(&in, list, due, now)
 	for i := range l.outcomes {
 		l.ended(&l.outcomes[i])
@@ -284,7 +285,7 @@ func (l *loop) addPods(in *affinity.Inputs, list, due []violation, now time.Time
 		in.Violating[i] = affinity.Pod{
 			PodKey: v.PodKey, Node: v.node, Since: v.since, Created: v.created, Bound: v.bound, AtBinding: v.atBinding, Requirement: v.shape.requirement,
 			Verdict: v.verdict, Tolerations: v.shape.tolerations, Workload: c.workload, Mirror: v.mirror, DaemonSet: c.daemonSet,
-			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare,
+			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare, GenerateName: v.generateName,
 		}
 	}
 	return used

@@ -39,6 +39,8 @@ type pod struct {
 	bound time.Time
 	// shape is nil for a pod that requires nothing that is enforced.
 	shape *shape
+	// generateName is kept with a shape, of a pod without a controller only.
+	generateName string
 	// labels are kept with a shape only.
 	labels map[string]string
 	// ready means bound, Ready and not terminating.
@@ -71,13 +73,16 @@ func newPod(p *corev1.Pod, s *shapes) *pod {
 		owner: unique.Make(o), mirror: affinity.Mirror(p), completed: affinity.Completed(p), terminating: p.DeletionTimestamp != nil,
 		ready:     isReady(p),
 		bound:     affinity.BoundAt(p),
-		evictBare: p.Annotations[affinity.AnnotationEvictBare] == "true",
+		evictBare: isEvictedBare(p),
 	}
 	_, annotated := p.Annotations[affinity.Annotation]
 	// The DaemonSet controller gives each pod an affinity to its node, which would be one shape a pod.
 	if annotated || hasRequired(p) && o.kind != "DaemonSet" {
 		out.shape = s.of(p)
 		out.labels = keptLabels(p.Labels)
+		if o.uid == "" {
+			out.generateName = intern(p.GenerateName)
+		}
 	}
 	if !annotated && out.shape != nil && out.shape.err != nil {
 		out.shape = nil // no annotation that could be reported
@@ -111,6 +116,9 @@ func controllerOf(o metav1.Object) owner {
 	}
 	return owner{ref.APIVersion, ref.Kind, o.GetNamespace(), ref.Name, ref.UID}
 }
+
+// isEvictedBare reports whether the annotation of a pod has it evicted without a controller.
+func isEvictedBare(p *corev1.Pod) bool { return p.Annotations[affinity.AnnotationEvictBare] == "true" }
 
 // isReady reports whether a pod counts as a replica that is ready.
 func isReady(p *corev1.Pod) bool {

@@ -53,7 +53,9 @@ func (s *shapes) of(p *corev1.Pod) *shape {
 	if known := s.byKey[key].Value(); known != nil {
 		return known
 	}
-	if s.text[key.namespace]+size > maxNamespaceText {
+	// The text of one that was freed counts until its cleanup has run, which then leaves that to the new one.
+	_, counted := s.byKey[key]
+	if !counted && s.text[key.namespace]+size > maxNamespaceText {
 		return &shape{err: errTooMuchText}
 	}
 	out := &shape{tolerations: t.Spec.Tolerations}
@@ -62,7 +64,9 @@ func (s *shapes) of(p *corev1.Pod) *shape {
 		s.byKey, s.text = make(map[shapeKey]weak.Pointer[shape]), make(map[string]int)
 	}
 	s.byKey[key] = weak.Make(out)
-	s.text[key.namespace] += size
+	if !counted {
+		s.text[key.namespace] += size
+	}
 	runtime.AddCleanup(out, func(key shapeKey) { s.drop(key, size) }, key)
 	return out
 }
@@ -92,11 +96,12 @@ func (s *shape) violates(n *corev1.Node, enforceIgnored bool) (v affinity.Verdic
 func (s *shapes) drop(key shapeKey, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p, counted := s.byKey[key]; !counted || p.Value() != nil {
+		return
+	}
+	delete(s.byKey, key)
 	if s.text[key.namespace] -= size; s.text[key.namespace] == 0 {
 		delete(s.text, key.namespace)
-	}
-	if s.byKey[key].Value() == nil {
-		delete(s.byKey, key)
 	}
 }
 

@@ -3,8 +3,11 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -69,4 +72,64 @@ func (r *Reporter) announceRejection(e eventObject) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.enqueue(queuedEvent{eventObject: e})
+}
+
+// assert writes a rejection again that the kubelet has undone: it writes the status that it had in mind when the pod
+// came. If the pod has changed since, nothing is written: the watch shows the change, and a container that has started
+// ends that. Without an answer the write counts: it may have succeeded. After one that says that the API server could
+// not do it, it is tried again for rejectedKept. Another failure is not repeated.
+func (r *Rejector) assert(ctx context.Context, j *rejection) {
+	c := r.reporter.link()
+	if c == nil {
+		return
+	}
+	if !r.reporter.enforces() {
+		r.log.Info("kubelet had undone the rejection of a pod; evictd does not enforce, and it is not written again", "pod", j.namespace+"/"+j.name)
+		return
+	}
+	r.mu.Lock()
+	write, version := j.writes+1, j.version
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	err := c.reject(ctx, &j.arrival, version, j.message, write)
+	if outcomeOf(err) == conflict {
+		r.log.Debug("pod has changed since the kubelet had undone its rejection", "pod", j.namespace+"/"+j.name)
+		return
+	}
+	again := unable(err) && r.postpone(j, version, err)
+	if !again {
+		r.mu.Lock()
+		j.writes = max(j.writes, write)
+		r.mu.Unlock()
+	}
+	if err != nil {
+		r.log.Warn("could not write the rejection of a pod again that the kubelet had undone", "pod", j.namespace+"/"+j.name, "write", write,
+			"again", again, "error", oneLine(err.Error()))
+		return
+	}
+	r.log.Info("kubelet had undone the rejection of a pod; wrote it again", "pod", j.namespace+"/"+j.name, "write", write)
+}
+
+// postpone has a rejection written again later. It returns false if the pod is not watched for that any more. With the
+// resource version a write that was done after all is answered by a conflict.
+func (r *Rejector) postpone(j *rejection, version string, err error) bool {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rejected[j.uid] != j || now.Sub(j.decided) > rejectedKept {
+		return false
+	}
+	if !j.again { // else the watch has shown a newer one
+		j.again, j.version = true, version
+	}
+	j.retryAt = now.Add(max(firstDelay<<min(j.failures, 6), retryAfter(err)))
+	j.failures++
+	return true
+}
+
+// unable reports whether the API server has answered that it could not do a write.
+func unable(err error) bool {
+	var answer apierrors.APIStatus
+	return outcomeOf(err) == later && errors.As(err, &answer) && !unstructured(answer.Status())
 }

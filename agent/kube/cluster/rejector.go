@@ -75,6 +75,9 @@ type rejection struct {
 	writes  int
 	again   bool
 	version string
+	// failures counts writes that the API server could not do, and retryAt is the time of the next one.
+	failures int
+	retryAt  time.Time
 }
 
 // NewRejector returns a Rejector with the connection and the events of a Reporter.
@@ -113,13 +116,15 @@ func (r *Rejector) Run(ctx context.Context) {
 func (r *Rejector) take(now time.Time) (a *arrival, again *rejection, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	wait = affinityDeadline
 	for _, j := range r.rejected {
-		if j.again {
+		if left := j.retryAt.Sub(now); j.again && left > 0 {
+			wait = min(wait, left)
+		} else if j.again {
 			j.again = false
 			return nil, j, 0
 		}
 	}
-	wait = affinityDeadline
 	for i := range r.arrivals {
 		if left := r.arrivals[i].notBefore.Sub(now); left > 0 {
 			wait = min(wait, left)
@@ -362,28 +367,4 @@ func (r *Rejector) note(a *arrival, message string) {
 	}, now)
 	e.Action = "Reject"
 	r.reporter.announceRejection(e)
-}
-
-// assert writes a rejection again that the kubelet has undone: it writes the status that it had in mind when the pod
-// came. If the pod has changed since, nothing is written: the watch shows the change, and a container that has started
-// ends that. Another failure is not repeated.
-func (r *Rejector) assert(ctx context.Context, j *rejection) {
-	c := r.reporter.link()
-	if c == nil {
-		return
-	}
-	r.mu.Lock()
-	write, version := j.writes+1, j.version
-	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	err := c.reject(ctx, &j.arrival, version, j.message, write)
-	if outcomeOf(err) == conflict {
-		r.log.Debug("pod has changed since the kubelet had undone its rejection", "pod", j.namespace+"/"+j.name)
-		return
-	}
-	r.mu.Lock()
-	j.writes = max(j.writes, write) // also without an answer: it may have succeeded
-	r.mu.Unlock()
-	r.log.Info("kubelet had undone the rejection of a pod; wrote it again", "pod", j.namespace+"/"+j.name, "write", write, "error", err)
 }

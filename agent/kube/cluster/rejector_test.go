@@ -429,6 +429,44 @@ type noAnswer struct{ http.ResponseWriter }
 
 func (noAnswer) Write(b []byte) (int, error) { return len(b), nil }
 
+// A rejection that the API server could not write again is tried again, however often, and not in dry run.
+func TestRejectionAgainFails(t *testing.T) {
+	t.Parallel()
+	a := startAdmission(t)
+	a.add(newPod("a", licence), kube.AffinityRejected, 1)
+	undo := func() {
+		p := a.pod("web-a").DeepCopy()
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodPending, "", ""
+		a.api.change(watch.Modified, p)
+	}
+	failures := 0
+	a.set(func() {
+		a.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/pods/") || failures == 3 {
+				return false
+			}
+			failures++
+			status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "later")
+			return true
+		}
+	})
+	undo()
+	a.until("second write", func() bool { return strings.HasSuffix(a.pod("web-a").Annotations[annotationEvicted], "/2") })
+	a.want("web-a", corev1.PodFailed, "NodeAffinity")
+	if n := strings.Count(a.log.String(), "could not write the rejection"); n != 3 {
+		t.Errorf("failures logged %d times; want 3; log:\n%s", n, a.log.String())
+	}
+	a.until("log", func() bool { return strings.Count(a.log.String(), "wrote it again") == 1 })
+	a.SetNode(nil)
+	writes := a.sent
+	undo()
+	a.until("log", func() bool { return strings.Contains(a.log.String(), "it is not written again") })
+	if a.set(func() {}); a.sent != writes {
+		t.Errorf("%d writes in dry run; want none", a.sent-writes)
+	}
+	a.want("web-a", corev1.PodPending, "")
+}
+
 // The kubelet may write the status that it had in mind when the pod came, until it has seen the rejection.
 func TestRejectionIsWrittenAgain(t *testing.T) {
 	t.Parallel()
