@@ -80,7 +80,7 @@ func useSlowAgent(t *testing.T, c *Cluster) (dir string) {
 	syscall.ForkLock.RUnlock()
 	must(t, err)
 	objects := []corev1.ConfigMap{configMap("fence-method-template-slow", "template.properties", map[string]string{
-		"agent_name": "fence_slow", "identity": "none", "ip": "127.0.0.1", "timeout": actTimeout.String(),
+		"agent_name": "fence_slow", "identity": "none", "unverified": "accept", "ip": "127.0.0.1", "timeout": actTimeout.String(),
 	})}
 	for name := range c.Machines {
 		for _, action := range []string{"off", "on"} {
