@@ -30,7 +30,7 @@ type leases struct {
 	// Leases fresh, as of the time counted.
 	adverts           map[string]advertSighting
 	majority, counted time.Time
-	peersMajority     time.Time // the same for nodes that ask their peers
+	tallies           []peerTally // for nodes that ask their peers, the oldest first
 }
 
 // renewal is what is read of a Lease.
@@ -133,6 +133,6 @@ func (l *leases) forgetAll() {
 	defer l.mu.Unlock()
 	clear(l.seen)
 	clear(l.adverts)
-	l.majority, l.peersMajority = time.Time{}, time.Time{}
+	l.majority, l.tallies = time.Time{}, nil
 	l.listed = time.Time{}
 }

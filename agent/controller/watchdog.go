@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -88,11 +89,23 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 	return s.since
 }
 
+// peerTally is how many nodes reached the API server when all were listed, for nodes that ask their peers:
+// agent/selffence/peers says which count.
+type peerTally struct {
+	at             time.Time
+	reaching, size int
+}
+
+const (
+	// tallyGap is the time between two lists after which the time of a majority of peers begins again, tallyKept how
+	// long a tally is kept: longer than the longest bound.
+	tallyGap  = 15 * time.Second
+	tallyKept = time.Hour
+)
+
 // countMajority notes whether more than half of these nodes, which are all of the cluster, keep their Leases fresh: a
 // cut-off node feeds its watchdog on while a majority is cut off, too. A Lease that was not yet seen to be renewed does
 // not count. It is called with each list; after a gap the time begins again.
-//
-// The majority for nodes that ask their peers is counted as well: agent/selffence/peers says which nodes count.
 func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,33 +121,41 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 			peers++
 		}
 	}
-	gap := now.Sub(l.counted) > leaseMaxAge
-	l.counted = now
-	for _, m := range []struct {
-		since *time.Time
-		count int
-	}{{&l.majority, fresh}, {&l.peersMajority, peers}} {
-		switch {
-		case 2*m.count <= len(nodes):
-			*m.since = time.Time{}
-		case m.since.IsZero() || gap:
-			*m.since = now
-		}
+	switch gap := now.Sub(l.counted) > leaseMaxAge; {
+	case 2*fresh <= len(nodes):
+		l.majority = time.Time{}
+	case l.majority.IsZero() || gap:
+		l.majority = now
 	}
+	l.counted = now
+	l.tallies = slices.DeleteFunc(l.tallies, func(t peerTally) bool { return now.Sub(t.at) > tallyKept })
+	l.tallies = append(l.tallies, peerTally{now, peers, len(nodes)})
 }
 
-// majoritySince returns since when more than half of all nodes reach the API server, zero if they don't or it is not
-// known now: as their Leases show, or for a node that asks its peers as their adverts do, too.
-func (l *leases) majoritySince(now time.Time, asksPeers bool) time.Time {
+// majoritySince returns since when more than half of all nodes keep their Leases fresh, zero if they don't or it is not
+// known now.
+func (l *leases) majoritySince(now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case now.Sub(l.counted) > leaseMaxAge:
+	if now.Sub(l.counted) > leaseMaxAge {
 		return time.Time{}
-	case asksPeers:
-		return l.peersMajority
 	}
 	return l.majority
+}
+
+// peersSince is the same for a node that feeds its watchdog by a list of so many nodes, as Leases and adverts show. More
+// than half of that list must reach the API server, too: Nodes may have been deleted since.
+func (l *leases) peersSince(now time.Time, listed int) (since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	later := now
+	for _, t := range slices.Backward(l.tallies) {
+		if later.Sub(t.at) > tallyGap || 2*t.reaching <= max(t.size, listed) {
+			break
+		}
+		since, later = t.at, t.at
+	}
+	return since
 }
 
 // pruneAdverts forgets nodes that are not present.
@@ -163,7 +184,10 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 	}
 	f.Armed, f.Why = advert.Proves()
 	f.BootID, f.Bound = advert.BootID, advert.Bound()
-	majority := l.majoritySince(now, advert.Peers)
+	majority := l.majoritySince(now)
+	if advert.Peers {
+		majority = l.peersSince(now, advert.PeerNodes)
+	}
 	if !lease.Known || !lease.Found || lease.UnchangedSince.IsZero() || majority.IsZero() {
 		return f
 	}

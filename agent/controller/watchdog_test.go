@@ -163,7 +163,7 @@ func TestMajority(t *testing.T) {
 		if tt.want >= 0 {
 			want = start.Add(time.Duration(tt.want) * 10 * time.Second)
 		}
-		if got := l.majoritySince(now, false); !got.Equal(want) {
+		if got := l.majoritySince(now); !got.Equal(want) {
 			t.Errorf("%s: majority since %v; want list %d", name, got.Sub(start), tt.want)
 		}
 	}
@@ -213,7 +213,7 @@ func TestMajorityOfPeers(t *testing.T) {
 			l.list(list, now, now)
 			l.countMajority(nodes, now)
 		}
-		if got := !l.majoritySince(now, true).IsZero(); got != tt.want || l.majoritySince(now, false).IsZero() {
+		if got := !l.peersSince(now, 3).IsZero(); got != tt.want || l.majoritySince(now).IsZero() {
 			t.Errorf("%s: majority %t; want %t, and one by Leases", name, got, tt.want)
 		}
 	}
@@ -225,9 +225,44 @@ func TestMajorityOfPeers(t *testing.T) {
 	if got := watchdogFacts(n, lease, l, start); got.Unchanged != 0 {
 		t.Errorf("a node that asks its peers is unchanged for %s by a majority of Leases", got.Unchanged)
 	}
-	l.peersMajority = l.majority
+	for ago := tallyKept; ago >= 0; ago -= 10 * time.Second {
+		l.tallies = append(l.tallies, peerTally{start.Add(-ago), 2, 3})
+	}
 	if got := watchdogFacts(n, lease, l, start); got.Unchanged != time.Hour {
 		t.Errorf("unchanged for %s; want an hour", got.Unchanged)
+	}
+}
+
+// The majority of peers is one of the Nodes there are, and one of the list by which the node feeds its watchdog: two of
+// five may have been deleted since. It begins again after a gap between lists.
+func TestPeersSince(t *testing.T) {
+	start := time.Now()
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	for name, tt := range map[string]struct {
+		tallies []peerTally
+		listed  int
+		now     int
+		want    int // -1: none
+	}{
+		"no list":             {nil, 3, 0, -1},
+		"of all Nodes":        {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 3, 12, 0},
+		"of few":              {[]peerTally{{at(0), 2, 3}, {at(10), 1, 3}, {at(20), 2, 3}}, 3, 22, 20},
+		"not now":             {[]peerTally{{at(0), 2, 3}, {at(10), 1, 3}}, 3, 12, -1},
+		"Nodes were deleted":  {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 5, 12, -1},
+		"Nodes were added":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 5}}, 3, 12, -1},
+		"no list of peers":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 0, 12, 0},
+		"half of the list":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 4, 12, -1},
+		"a gap between lists": {[]peerTally{{at(0), 2, 3}, {at(16), 2, 3}, {at(26), 2, 3}}, 3, 27, 16},
+		"no list for a while": {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 3, 26, -1},
+	} {
+		l := &leases{tallies: tt.tallies}
+		want := time.Time{}
+		if tt.want >= 0 {
+			want = at(tt.want)
+		}
+		if got := l.peersSince(at(tt.now), tt.listed); !got.Equal(want) {
+			t.Errorf("%s: majority since %v; want %d s", name, got.Sub(start), tt.want)
+		}
 	}
 }
 

@@ -48,6 +48,8 @@ type Advert struct {
 	RenewSeconds   int `json:"renewSeconds"`
 	// Peers is set if the node also feeds because of a majority of nodes, and is counted in that of others ([Count]).
 	Peers bool `json:"peers,omitempty"`
+	// PeerNodes is how many nodes the list has whose majority the node may use; it uses that of no larger one. 0 is none.
+	PeerNodes int `json:"peerNodes,omitempty"`
 	// BootID is the boot that the advert is about (/proc/sys/kernel/random/boot_id).
 	BootID string `json:"bootID"`
 	// Sequence differs between the adverts of a boot and grows.
@@ -95,6 +97,9 @@ func (a Advert) check() error {
 		return fmt.Errorf("identity has %d bytes, more than %d", len(a.Identity), maxIdentity)
 	case len(a.BootID) > maxBootID:
 		return fmt.Errorf("boot ID has %d bytes, more than %d", len(a.BootID), maxBootID)
+	}
+	if a.PeerNodes < 0 || a.PeerNodes > MaxNodes {
+		return fmt.Errorf("%d nodes are not between 0 and %d", a.PeerNodes, MaxNodes)
 	}
 	for _, n := range []int{a.TimeoutSeconds, a.FeedGapSeconds, a.RenewSeconds} {
 		if n < 0 || n > int(MaxTimeout.Seconds()) {

@@ -35,6 +35,37 @@ func TestFedByPeers(t *testing.T) {
 	}
 }
 
+// A majority allows feeding only if it is of a list that is no larger than that of each advert which the API server may
+// have: a reader knows the list by the advert.
+func TestPeersList(t *testing.T) {
+	with := settings
+	with.Peers = true
+	s := Restore(&State{Phase: Armed, Number: 95000, Accepted: 95 * second, HasAccepted: true, PeerNodes: 5}, 100*second)
+	for _, row := range []struct {
+		at    time.Duration
+		in    Inputs
+		until time.Duration // by peers
+	}{
+		{100 * second, Inputs{Opened: true, PeersUntil: 101 * second, ListNodes: 5}, 101 * second},
+		{101 * second, Inputs{PeersUntil: 110 * second, ListNodes: 6}, 101 * second}, // larger than the advert's
+		{111 * second, Inputs{ListNodes: 7}, 101 * second},                           // requests an advert with 7
+		{112 * second, Inputs{PeersUntil: 120 * second, ListNodes: 7}, 101 * second}, // not known to be accepted
+		{113 * second, Inputs{Accepted: 111000, ListNodes: 7}, 101 * second},
+		{114 * second, Inputs{PeersUntil: 121 * second, ListNodes: 7}, 121 * second},
+		{122 * second, Inputs{ListNodes: 3}, 121 * second}, // requests one with 3, which may be accepted
+		{123 * second, Inputs{PeersUntil: 130 * second, ListNodes: 7}, 121 * second},
+		{124 * second, Inputs{PeersUntil: 131 * second, ListNodes: 3}, 131 * second},
+		{133 * second, Inputs{ListNodes: 4}, 131 * second},
+		{134 * second, Inputs{Accepted: 122000, PeersUntil: 140 * second, ListNodes: 4}, 131 * second}, // that with 4 is not
+	} {
+		var o Orders
+		s, o = Step(s, with, row.in, row.at)
+		if s.PeersUntil != row.until || o.Request && o.PeerNodes != row.in.ListNodes {
+			t.Errorf("at %s with %+v: by peers until %s, an advert with a list of %d; want %s", row.at, row.in, s.PeersUntil, o.PeerNodes, row.until)
+		}
+	}
+}
+
 // A majority of nodes opens no device before an advert was accepted, allows nothing without Peers, and is not kept if
 // the state was not that of an armed device.
 func TestPeersAllowNothing(t *testing.T) {

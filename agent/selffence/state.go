@@ -26,6 +26,9 @@ type State struct {
 	HasAccepted bool          `json:"hasAccepted"`
 	// PeersUntil is until when feeding is allowed because of a majority of nodes; zero if it never was.
 	PeersUntil time.Duration `json:"peersUntil,omitzero"`
+	// PeerNodes is the largest list of nodes whose majority allows feeding: no larger than that of any advert that the
+	// API server may have ([Advert.PeerNodes]).
+	PeerNodes int `json:"peerNodes,omitempty"`
 
 	// prepared is set when an advert of this run was accepted.
 	prepared bool
@@ -41,6 +44,7 @@ type State struct {
 type request struct {
 	number uint64
 	at     time.Duration
+	nodes  int // [Advert.PeerNodes]
 }
 
 // maxRequests limits the adverts whose answer is awaited; the oldest are dropped, which shortens the permission only.
@@ -65,6 +69,8 @@ type Inputs struct {
 	Accepted uint64
 	// PeersUntil is until when a majority of nodes allows feeding ([Count.Until]); zero without news of that.
 	PeersUntil time.Duration
+	// ListNodes is how many nodes the list of evictd-kube has, which PeersUntil is of, too; 0 without a list.
+	ListNodes int
 	// Opened is set once after the device was opened, OpenFailed after it could not be.
 	Opened, OpenFailed bool
 	// Stop is set from when self-fencing is to end.
@@ -81,6 +87,8 @@ type Orders struct {
 	Request bool
 	Number  uint64
 	Armed   bool
+	// PeerNodes is that of the advert.
+	PeerNodes int
 	// FeedUntil is until when the device may be fed: not after that. Zero is never.
 	FeedUntil time.Duration
 	// Next is when the next step is due.
@@ -99,7 +107,7 @@ func Restore(saved *State, now time.Duration) State {
 	case Armed, Withdrawing:
 		// The device was left armed and the advert may be armed. Feeding goes on under the permission of the earlier run.
 		s.Accepted, s.HasAccepted = saved.Accepted, saved.HasAccepted && saved.Accepted <= now
-		s.PeersUntil = min(saved.PeersUntil, now+PeersValid)
+		s.PeersUntil, s.PeerNodes = min(saved.PeersUntil, now+PeersValid), saved.PeerNodes
 	}
 	return s
 }

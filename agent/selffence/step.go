@@ -6,7 +6,7 @@ import "time"
 func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	var o Orders
 	answered := s.accept(in.Accepted)
-	if set.Peers {
+	if set.Peers && in.ListNodes <= s.PeerNodes {
 		s.PeersUntil = max(s.PeersUntil, min(in.PeersUntil, now+PeersValid))
 	}
 	switch {
@@ -38,7 +38,10 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	}
 	if now >= s.next && !o.Open {
 		o.Request, o.Armed = true, s.Phase == Armed
-		o.Number = s.request(now)
+		if set.Peers {
+			o.PeerNodes = in.ListNodes
+		}
+		o.Number = s.request(now, o.PeerNodes)
 		s.next = now + set.Renew
 	}
 	o.Next = s.next
@@ -69,6 +72,10 @@ func (s *State) accept(number uint64) uint64 {
 			s.requests = append([]request(nil), s.requests[i+1:]...)
 			s.Accepted, s.HasAccepted = max(s.Accepted, r.at), true
 			s.prepared = true // the first request of a run is not armed
+			s.PeerNodes = r.nodes
+			for _, later := range s.requests { // the API server may have one of them
+				s.PeerNodes = min(s.PeerNodes, later.nodes)
+			}
 			return number
 		}
 	}
@@ -77,12 +84,13 @@ func (s *State) accept(number uint64) uint64 {
 
 // request adds a request. Numbers begin at the milliseconds since the boot, so that a run that has lost its state does
 // not use one again.
-func (s *State) request(now time.Duration) uint64 {
+func (s *State) request(now time.Duration, nodes int) uint64 {
+	s.PeerNodes = min(s.PeerNodes, nodes)
 	s.Number = max(s.Number+1, uint64(now.Milliseconds()))
 	requests := append([]request(nil), s.requests...)
 	if len(requests) == maxRequests {
 		requests = requests[1:]
 	}
-	s.requests = append(requests, request{s.Number, now})
+	s.requests = append(requests, request{s.Number, now, nodes})
 	return s.Number
 }

@@ -200,7 +200,7 @@ func (d *Driver) begin(now time.Duration) {
 		d.describe()
 	}
 	close(d.done)
-	d.request(uint64(max(1, now.Milliseconds())), false)
+	d.request(uint64(max(1, now.Milliseconds())), false, 0)
 }
 
 // describe logs in dry run what would be armed.
@@ -222,6 +222,7 @@ func (d *Driver) step(now time.Duration) (wait time.Duration) {
 	if d.counted {
 		d.inputs.PeersUntil = d.count.Until(now)
 	}
+	d.inputs.ListNodes = d.count.Nodes
 	resend := d.resend
 	d.accepted, d.resend, d.counted = 0, false, false
 	d.mu.Unlock()
@@ -263,7 +264,7 @@ func (d *Driver) decide(now time.Duration) (wait time.Duration) {
 		return 0
 	}
 	if o.Request {
-		d.request(o.Number, o.Armed)
+		d.request(o.Number, o.Armed, o.PeerNodes)
 	}
 	wait = o.Next - now
 	if d.opened != nil {
@@ -310,10 +311,10 @@ func (d *Driver) untilChange(until, now time.Duration) time.Duration {
 }
 
 // request sends marks with a new advert.
-func (d *Driver) request(number uint64, armed bool) {
+func (d *Driver) request(number uint64, armed bool, peerNodes int) {
 	a := selffence.Advert{
 		Version: selffence.Version, Armed: armed, BootID: d.options.BootID, Sequence: number, RenewedAt: time.Now(),
-		Peers:          d.enabled() && d.settings.Peers,
+		Peers: d.enabled() && d.settings.Peers, PeerNodes: peerNodes,
 		FeedGapSeconds: int(d.settings.FeedGap / time.Second), RenewSeconds: int((d.settings.Renew + time.Second - 1) / time.Second),
 	}
 	if d.enabled() { // also before it is open: a node without a timeout does not fence itself

@@ -224,6 +224,8 @@ func TestPeers(t *testing.T) {
 				}
 			}
 			because("at first", FedByAdvert)
+			n.driver.CountPeers(selffence.Count{Nodes: 5, ListAge: time.Minute}) // the list of the adverts that follow
+			n.pass(time.Minute)
 			n.set(func() { n.accepts = false })
 			n.pass(70 * time.Second)
 			because("after the gap", FedByNothing)

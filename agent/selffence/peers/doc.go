@@ -31,10 +31,13 @@
 // besides have seen, in each of its lists within the bound, that more than half of all nodes reached the API server:
 // the kubelet's Lease and, of a node whose advert has Peers, the advert too were renewed within
 // selffence.Advert.Fresh, and the node is older than selffence.MinNodeAge. The Lease alone is not enough: the kubelet
-// and evictd-kube may have different ways to the API server.
+// and evictd-kube may have different ways to the API server. They must also be more than half of the list of the node
+// itself, whose length is in its advert (PeerNodes): if Nodes of the list were deleted, whose machines run on, half of
+// the Nodes that are left is less. The node uses no majority of a larger list than that of an advert which the API
+// server may have. Lists that are more than 15 s apart begin the bound again.
 //
-// The two majorities exclude each other. Nodes that are old enough are in each list in use, so that two majorities
-// have a node in common. That node has said, to a question of the time t, that it had no answer since t − period − 60
+// The two majorities exclude each other. Nodes that are old enough are in each list in use, so that two majorities of
+// one list have a node in common. That node has said, to a question of the time t, that it had no answer since t − period − 60
 // s. Its advert may have changed once after that, by a write whose answer was lost; the time counts from the sending
 // of it. The reader counted the node as one with a renewed advert for at most the period + 15 s, as seen in lists of
 // 10 s. In the 20 s before t, the oldest answers of the majority included, there was a list in which the reader did

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,6 +39,8 @@ type simNode struct {
 	written uint64        // of the last accepted one
 	inputs  []selffence.Inputs
 	until   time.Duration
+	listed  map[uint64]int // Advert.PeerNodes, by the number of the advert
+	deleted bool           // the Node object
 
 	// What the API server has, and when the controller saw it change.
 	advert, lease           uint64
@@ -47,22 +50,31 @@ type simNode struct {
 
 // sim is a cluster with a controller.
 type sim struct {
-	t        *testing.T
-	now      time.Duration
-	nodes    []*simNode
-	api      bool
-	counted  time.Duration
-	majority time.Duration // since when a majority reaches the API server, as the controller sees it; 0 for none
+	t       *testing.T
+	now     time.Duration
+	nodes   []*simNode
+	api     bool
+	period  time.Duration // of the controller's lists
+	tallies []simTally
 }
 
+// simTally is one list of the controller: how many of the nodes reach the API server.
+type simTally struct {
+	at              time.Duration
+	reaching, nodes int
+}
+
+// simGap is the time between two lists after which the time of a majority begins again.
+const simGap = 15 * second
+
 func newSim(t *testing.T, nodes int) *sim {
-	s := &sim{t: t, now: 1000 * second, api: true}
+	s := &sim{t: t, now: 1000 * second, api: true, period: 10 * second}
 	var list []Node
 	for i := range nodes {
 		list = append(list, Node{fmt.Sprintf("n%d", i), netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
 	}
 	for i := range list {
-		n := &simNode{name: list[i].Name, api: true, kubelet: true, runs: true, contact: s.now, state: selffence.Restore(nil, s.now)}
+		n := &simNode{name: list[i].Name, api: true, kubelet: true, runs: true, listed: map[uint64]int{}, contact: s.now, state: selffence.Restore(nil, s.now)}
 		n.service = New(Options{
 			Node: n.name, StateFile: filepath.Join(t.TempDir(), "nodes"), Log: slog.New(slog.DiscardHandler),
 			Uptime: func() (time.Duration, error) { return s.now, nil },
@@ -95,15 +107,17 @@ func (s *sim) writes(n *simNode) {
 func (s *sim) evictd(n *simNode) {
 	in := append(n.inputs, selffence.Inputs{})
 	n.inputs = nil
-	if c := n.service.Count(); c.At > 0 {
+	c := n.service.Count()
+	if c.At > 0 {
 		in[len(in)-1].PeersUntil = c.Until(s.now)
 	}
 	for i := 0; i < len(in); i++ {
 		var o selffence.Orders
+		in[i].ListNodes = c.Nodes
 		n.state, o = selffence.Step(n.state, simSettings, in[i], s.now)
 		n.until = o.FeedUntil
 		if o.Request {
-			n.number = o.Number
+			n.number, n.listed[o.Number] = o.Number, o.PeerNodes
 			if n.waiting == 0 {
 				n.waiting = s.now
 			}
@@ -142,13 +156,17 @@ func (s *sim) ask(n *simNode) {
 	}
 }
 
-// control is the controller's list of Leases and Nodes, each ten seconds.
+// control is the controller's list of Leases and Nodes, each period.
 func (s *sim) control() {
 	if !s.api {
 		return
 	}
-	fresh, advert := 0, simAdvert()
+	tally, advert := simTally{at: s.now}, simAdvert()
 	for _, n := range s.nodes {
+		if n.deleted {
+			continue
+		}
+		tally.nodes++
 		if n.leaseSeen != n.lease {
 			n.leaseSeen, n.leaseSince = n.lease, s.now
 		}
@@ -156,16 +174,26 @@ func (s *sim) control() {
 			n.advertSeen, n.advertSince = n.advert, s.now
 		}
 		if s.now-n.leaseSince <= 25*second && s.now-n.advertSince <= advert.Fresh() {
-			fresh++
+			tally.reaching++
 		}
 	}
-	switch gap := s.now-s.counted > 30*second; {
-	case 2*fresh <= len(s.nodes):
-		s.majority = 0
-	case s.majority == 0 || gap:
-		s.majority = s.now
+	s.tallies = append(s.tallies, tally)
+	if len(s.tallies) > 200 { // longer than the bound
+		s.tallies = s.tallies[1:]
 	}
-	s.counted = s.now
+}
+
+// majority returns since when a majority reaches the API server, as the controller sees it for a node that feeds its
+// watchdog by a list of so many nodes; 0 for none.
+func (s *sim) majority(listed int) (since time.Duration) {
+	later := s.now
+	for _, t := range slices.Backward(s.tallies) {
+		if later-t.at > simGap || 2*t.reaching <= max(t.nodes, listed) {
+			break
+		}
+		since, later = t.at, t.at
+	}
+	return since
 }
 
 func simAdvert() selffence.Advert {
@@ -179,7 +207,7 @@ func (s *sim) tick() {
 		if !n.runs {
 			continue
 		}
-		if s.now/second%10 == time.Duration(i) && s.api && n.kubelet {
+		if s.now/second%10 == time.Duration(i%10) && s.api && n.kubelet && !n.deleted {
 			n.lease++
 		}
 		s.writes(n)
@@ -188,7 +216,7 @@ func (s *sim) tick() {
 			s.ask(n)
 		}
 	}
-	if s.now/second%10 == 3 {
+	if s.now/second%(s.period/second) == 3 {
 		s.control()
 	}
 }
@@ -211,11 +239,12 @@ func (s *sim) running() (names []string) {
 
 // taken returns a node that the controller takes for reset although it runs; "" for none.
 func (s *sim) taken() string {
-	if s.majority == 0 || s.now-s.counted > 30*second {
-		return ""
-	}
 	for _, n := range s.nodes {
-		unchanged := min(s.now-n.advertSince, s.now-n.leaseSince, s.now-s.majority)
+		since := s.majority(n.listed[n.advert])
+		if since == 0 || n.deleted {
+			continue
+		}
+		unchanged := min(s.now-n.advertSince, s.now-n.leaseSince, s.now-since)
 		if n.runs && n.opened && n.advertSeen > 1 && unchanged >= simAdvert().Bound() {
 			return n.name
 		}
@@ -309,10 +338,30 @@ func TestShortOutages(t *testing.T) {
 	}
 }
 
+// The machines of three of five nodes are cut off and feed each other. Two of their Nodes are deleted: the two nodes that
+// are left are a majority of the Nodes, and not of the list by which the third is fed.
+func TestDeletedNodes(t *testing.T) {
+	s := newSim(t, 5)
+	s.pass(5 * time.Minute)
+	for _, n := range s.nodes[:3] {
+		n.api, n.kubelet = false, false
+	}
+	s.pass(5 * time.Minute)
+	s.nodes[0].deleted, s.nodes[1].deleted = true, true
+	for range time.Hour / second {
+		if s.tick(); s.taken() != "" {
+			t.Fatalf("node %s is taken for reset and runs, by peers: %t", s.taken(), s.nodes[2].state.ByPeers(simSettings, s.now))
+		}
+	}
+	if got := s.running(); len(got) != 5 {
+		t.Errorf("there run %v; want all", got)
+	}
+}
+
 // change is a random event.
 func (s *sim) change(r *rand.Rand) {
 	n := s.nodes[r.IntN(len(s.nodes))]
-	switch r.IntN(12) {
+	switch r.IntN(13) {
 	case 0:
 		s.api = !s.api
 	case 1, 2:
@@ -335,6 +384,8 @@ func (s *sim) change(r *rand.Rand) {
 	case 10: // evictd-kube restarts
 		n.contact, n.service.tally = s.now, newTally()
 	case 11:
+		n.deleted = !n.deleted
+	case 12:
 		s.api = true
 		for _, m := range s.nodes {
 			m.api = true
@@ -354,6 +405,7 @@ func TestNoRunningMachineIsTaken(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 10))
 		s := newSim(t, 3+r.IntN(4))
 		s.pass(2 * time.Minute)
+		s.period = time.Duration(8+r.IntN(8)) * second
 		every := 20 + r.IntN(180)
 		for range 3000 {
 			if r.IntN(every) == 0 {
@@ -367,7 +419,7 @@ func TestNoRunningMachineIsTaken(t *testing.T) {
 				if n.runs && n.state.ByPeers(simSettings, s.now) {
 					peered++
 				}
-				if !n.runs && s.majority > 0 {
+				if !n.runs && s.majority(n.listed[n.advert]) > 0 {
 					proven++
 				}
 			}
