@@ -1,7 +1,9 @@
 package affinity
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +35,10 @@ func (p *annotationParser) parse(text string) *corev1.NodeSelector {
 	}
 	documents := yaml.NewDecoder(strings.NewReader(text))
 	root, err := nextDocument(documents)
+	if err != nil && json.Valid([]byte(text)) {
+		documents = yaml.NewDecoder(strings.NewReader(yamlOfJSON(text)))
+		root, err = nextDocument(documents)
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		p.add(nil, "", emptyRemedy, "is empty")
@@ -57,6 +63,31 @@ func (p *annotationParser) parse(text string) *corev1.NodeSelector {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return s
+}
+
+// yamlOfJSON returns JSON in a form that is YAML, too, in one line. The YAML library knows no escaped slash, which some
+// encoders write, and no line break between a key and its colon.
+func yamlOfJSON(text string) string {
+	var compact bytes.Buffer
+	if json.Compact(&compact, []byte(text)) != nil {
+		return text
+	}
+	var b strings.Builder
+	escape := false // the byte before is a backslash that escapes
+	for _, c := range compact.Bytes() {
+		switch {
+		case escape && c != '/':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+			escape = false
+		case !escape && c == '\\':
+			escape = true
+		default:
+			b.WriteByte(c)
+			escape = false
+		}
+	}
+	return b.String()
 }
 
 // nextDocument returns the content of the next document. The YAML library panics on a few inputs that it considers
