@@ -121,6 +121,9 @@ func anonymousFaults() []fault {
 func faultMethod(agent string, identity fence.IdentityCheck, parameters map[string]string) fence.Method {
 	m := offMethod()
 	m.Agent, m.Identity, m.Parameters, m.Deadline = agent, identity, parameters, metav1.Duration{Duration: 3 * time.Second}
+	if identity == fence.CheckNone {
+		m.Unverified = fence.Accept
+	}
 	return m
 }
 
