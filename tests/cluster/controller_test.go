@@ -22,7 +22,7 @@ var clusterRights = []string{
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
 	"namespaces/medik8s-leases get",
-	"nodes get", "nodes list", "nodes patch", "nodes watch",
+	"nodes get", "nodes list", "nodes patch", "nodes watch", "nodes/status patch",
 	"persistentvolumeclaims get",
 	"persistentvolumes get",
 	"pods delete", "pods get", "pods list", "pods watch",
@@ -36,7 +36,7 @@ var clusterRights = []string{
 var controllerRights = map[string][]string{
 	"evictd": {
 		"batch/jobs create", "batch/jobs delete", "batch/jobs get",
-		"configmaps get", "configmaps list", "configmaps watch",
+		"configmaps get", "configmaps list", "configmaps watch", "configmaps/evictd-fence-drills patch",
 		"coordination.k8s.io/leases create",
 		"coordination.k8s.io/leases/evictd-controller get", "coordination.k8s.io/leases/evictd-controller update",
 		"pods list",
@@ -56,8 +56,10 @@ func TestController(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	docs := render(t, "controller")
-	if slices.ContainsFunc(docs, func(doc string) bool { return strings.Contains(doc, "\nkind: ConfigMap\n") }) {
-		t.Error("the manifests have a ConfigMap: to apply them again would overwrite the operator's configuration")
+	if slices.ContainsFunc(docs, func(doc string) bool {
+		return strings.Contains(doc, "\nkind: ConfigMap\n") && strings.Contains(doc, "\ndata:")
+	}) {
+		t.Error("the manifests have a ConfigMap with data: to apply them again would overwrite what is there")
 	}
 	docs = append(docs, render(t, "controller/example")...)
 	namespace, err := os.ReadFile("../../deploy/kubernetes/base/namespace.yaml")
@@ -100,7 +102,7 @@ func TestController(t *testing.T) {
 		{"", "GET", "/api/v1/namespaces/default/configmaps", "", http.StatusForbidden},
 		{"", "PATCH", "/api/v1/namespaces/evictd/configmaps/cluster-fence-config", "{}", http.StatusForbidden},
 		{"", "DELETE", "/api/v1/nodes/n1", "", http.StatusForbidden},
-		{"", "PATCH", "/api/v1/nodes/n1/status", "{}", http.StatusForbidden},
+		{"", "PUT", "/api/v1/nodes/n1/status", "{}", http.StatusForbidden},
 		{"", "DELETE", "/apis/storage.k8s.io/v1/volumeattachments/a", "", http.StatusNotFound},
 		{"", "DELETE", "/api/v1/namespaces/default/persistentvolumeclaims/a", "", http.StatusForbidden},
 		{"", "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1", "{}", http.StatusForbidden},

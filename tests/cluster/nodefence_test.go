@@ -187,6 +187,7 @@ var enums = map[reflect.Type]string{
 	reflect.TypeFor[fence.Result]():           string(fence.Fenced),
 	reflect.TypeFor[fence.Action]():           string(fence.Off),
 	reflect.TypeFor[fence.Executor]():         string(fence.InJob),
+	reflect.TypeFor[fence.Unverified]():       string(fence.Accept),
 	reflect.TypeFor[fence.IdentityCheck]():    string(fence.CheckUUID),
 	reflect.TypeFor[fence.OutcomeKind]():      string(fence.Unknown),
 	reflect.TypeFor[fence.Power]():            string(fence.PowerOff),
