@@ -171,11 +171,13 @@ func TestLeaseNotRenewed(t *testing.T) {
 				time.Sleep(time.Second)
 				second := elect(ctx, t, server, "second", times)
 				time.Sleep(time.Minute + offset)
+				synctest.Wait()
 				if first.leads.IsZero() || !second.leads.IsZero() || !first.valid() || second.valid() {
 					t.Fatalf("leaders since %v and %v; want the first one alone", first.leads, second.leads)
 				}
 				server.set(func() { server.away["first"] = true })
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				left := second.leads.Sub(first.stopped)
 				if first.stopped.IsZero() || second.leads.IsZero() || left < times.stopTimeout() || !errors.Is(first.why, errNotRenewed) {
 					t.Errorf("lease %v, %v after a renewal: acts end %v before the next leader, %v; want at least %v", times.LeaseDuration,
@@ -207,6 +209,7 @@ func TestLeaseTaken(t *testing.T) {
 			server.record.RenewTime.Time = taken
 		})
 		time.Sleep(30 * time.Second)
+		synctest.Wait()
 		if after := c.stopped.Sub(taken); after < 0 || after > 3*time.Second || !errors.Is(c.why, errOtherLeader) {
 			t.Errorf("acts end %v after another controller took the lease, %v; want the next attempt to renew it", after, c.why)
 		}
@@ -223,6 +226,7 @@ func TestLeaseGivenUp(t *testing.T) {
 				server := &leaseServer{}
 				c := elect(ctx, t, server, "first", DefaultElection())
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				c.busy = busy
 				end()
 				synctest.Wait()
@@ -230,6 +234,7 @@ func TestLeaseGivenUp(t *testing.T) {
 					t.Errorf("given up: %t, acts stopped: %t; want %t and true", given, !c.stopped.IsZero(), !busy)
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if !busy && c.why != nil {
 					t.Errorf("after the lease was given up: %v; want nothing", c.why)
 				}

@@ -80,6 +80,13 @@ func (l *life) point(where string) bool {
 	return l.killed
 }
 
+// passed returns how many points were passed.
+func (l *life) passed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.points)
+}
+
 func (l *life) dead() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +109,7 @@ func (l *life) client(api client.WithWatch) client.WithWatch {
 			return c.List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			o.SetUID(types.UID(fmt.Sprintf("uid-%d-%d", time.Now().UnixNano(), len(l.points))))
+			o.SetUID(types.UID(fmt.Sprintf("uid-%d-%d", time.Now().UnixNano(), l.passed())))
 			return l.do(fmt.Sprintf("create %T", o), func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
