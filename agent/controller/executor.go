@@ -2,8 +2,6 @@ package controller
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,18 +15,8 @@ import (
 	"github.com/evictd/evictd/agent/fence/device"
 )
 
-const (
-	// readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each
-	// command of a session.
-	readingTimeout = 30 * time.Second
-	// returnTimeout is how long a call may take to return after its context has ended.
-	returnTimeout = 2 * time.Second
-	// maxResults bounds the results of a node that are kept.
-	maxResults = 64
-)
-
-// errNoAnswer is the error of a call that has not returned after its deadline.
-var errNoAnswer = errors.New("no answer before the deadline")
+// maxResults bounds the results of a node that are kept.
+const maxResults = 64
 
 // order is an act with all that is checked before it.
 type order struct {
@@ -80,12 +68,6 @@ type executor struct {
 	stopped bool // nothing begins any more
 	nodes   map[string]*work
 	devices map[string]*deviceUse
-}
-
-// deviceUse is a device that is in use or waited for.
-type deviceUse struct {
-	busy  chan struct{} // has an element while the device is in use
-	users int           // of it and those that wait
 }
 
 // work is what is in flight for a node, and the results that are not yet consumed.
@@ -356,112 +338,6 @@ func (e *executor) identify(ctx context.Context, d device.Device, o *order) erro
 	return nil
 }
 
-// read starts a reading of a device, unless one is in flight. Its result is a reading, whatever happens.
-func (e *executor) read(node, uid string, m *fence.Method) {
-	e.mu.Lock()
-	w := e.work(node)
-	busy := w.reading[m.Device]
-	w.reading[m.Device] = true
-	e.mu.Unlock()
-	if busy {
-		return
-	}
-	e.begin(func() {
-		r := e.reading(node, uid, m)
-		e.metrics.readings.WithLabelValues(string(r.Power)).Inc()
-		e.log.Debug("device read", "node", node, "device", r.Device, "power", r.Power, "error", r.Error)
-		e.mu.Lock()
-		w := e.work(node)
-		delete(w.reading, m.Device)
-		if w.fence == uid && len(w.readings) < maxResults {
-			w.readings = append(w.readings, r)
-		}
-		e.mu.Unlock()
-		e.done(node)
-	})
-}
-
-// reading reads a device in a session of its own. It begins after an act on the device has ended.
-func (e *executor) reading(node, uid string, m *fence.Method) fence.Reading {
-	timeout := readingTimeout
-	if d := m.Deadline.Duration; d > 0 && (d < timeout || m.Executor == fence.InJob) {
-		timeout = d // a Job needs more time than a session
-	}
-	ctx, cancel := context.WithTimeout(e.ctx, timeout)
-	defer cancel()
-	release, err := e.acquire(ctx, m.Device)
-	r := fence.Reading{Device: m.Device, Power: fence.PowerUnknown, Started: metav1.NowMicro()}
-	var power fence.Power
-	var uuid string
-	if err == nil {
-		err = e.bounded(ctx, release, func() error {
-			d, err := e.open(ctx, &use{node: node, fence: uid, method: m, id: readingID()})
-			if err != nil {
-				return err
-			}
-			if power, err = d.Status(ctx); err != nil || m.Identity == fence.CheckNone {
-				return err
-			}
-			uuid, err = d.UUID(ctx)
-			return err
-		})
-	}
-	r.Ended = metav1.NowMicro()
-	if errors.Is(err, errNoAnswer) {
-		// The call may still write power and uuid.
-		r.Error = err.Error()
-		return r
-	}
-	if err != nil {
-		r.Error = err.Error()
-	}
-	// Without the UUID it is unknown whose power is off. On counts, because it contradicts a proof.
-	if power != "" && (err == nil || power == fence.PowerOn) {
-		r.Power, r.UUID = power, uuid
-	}
-	return r
-}
-
-// readingID returns an id that no other reading has: what is reported under it was read after it was made.
-func readingID() string {
-	id := make([]byte, 8)
-	rand.Read(id)
-	return "read-" + hex.EncodeToString(id)
-}
-
-// acquire waits until no other goroutine uses a device.
-func (e *executor) acquire(ctx context.Context, name string) (release func(), err error) {
-	e.mu.Lock()
-	d := e.devices[name]
-	if d == nil {
-		d = &deviceUse{busy: make(chan struct{}, 1)}
-		e.devices[name] = d
-	}
-	d.users++
-	e.mu.Unlock()
-	leave := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if d.users--; d.users == 0 {
-			delete(e.devices, name)
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		leave()
-		return nil, err
-	}
-	select {
-	case d.busy <- struct{}{}:
-		return func() {
-			<-d.busy
-			leave()
-		}, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
 // prune removes the results of nodes that are not present, and for which nothing is in flight.
 func (e *executor) prune(present map[string]bool) {
 	if e.jobs != nil {
@@ -474,38 +350,4 @@ func (e *executor) prune(present map[string]bool) {
 			delete(e.nodes, node)
 		}
 	}
-}
-
-// bounded calls f, and release after it has returned. It does not wait for f for longer than returnTimeout after ctx
-// has ended; the device then stays in use until f returns.
-func (e *executor) bounded(ctx context.Context, release func(), f func() error) error {
-	done := make(chan error, 1)
-	if !e.begin(func() {
-		defer release()
-		done <- recovered(f)
-	}) {
-		release()
-		return fmt.Errorf("%w: the controller ends", device.ErrRefused)
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(returnTimeout):
-		return errNoAnswer
-	}
-}
-
-// recovered calls f. A panic of it becomes an error: a device of one node must not end the fences of all.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return f()
 }
