@@ -14,15 +14,14 @@ const (
 	propertiesDir = "agent/properties"
 	clusterDir    = "tests/fencing"
 	scriptDir     = "tests/script"
+	selffenceDir  = "agent/selffence"
+	peersDir      = "agent/selffence/peers"
 )
 
 func of(dir string, names ...string) evidence { return evidence{dir, names} }
 
 // failures are the failures and the bad input that fencing must answer, and the tests that show the answer.
-var failures = []struct {
-	failure string
-	tests   []evidence
-}{
+var failures = []demand{
 	// The BMC and the machine.
 	{"BMC is stuck", []evidence{of(ipmiDir, "TestAway"), of(redfishDir, "TestFrozen"),
 		of(stepDir, "TestTimelines/bmc silent: nothing is sent"), of(clusterDir, "TestFenceConfirmed")}},
@@ -52,7 +51,7 @@ var failures = []struct {
 	{"Ready again after its port was switched off", []evidence{of(stepDir, "TestTimelines/isolation helps: Ready again"),
 		of(stepDir, "TestStorageTimelines/Ready again before the release", "TestStorageTimelines/Ready again without a reboot, later with one")}},
 	{"a VolumeAttachment that never goes", []evidence{of(stepDir, "TestTimelines/release stuck", "TestStuckNames")}},
-	{"watchdog disarmed in an outage of the API server", []evidence{of("agent/selffence", "TestBoundHolds", "TestArmAndWithdraw"),
+	{"watchdog disarmed in an outage of the API server", []evidence{of(selffenceDir, "TestBoundHolds", "TestArmAndWithdraw"),
 		of(controllerDir, "TestMajority", "TestObserveAdvert")}},
 	{"zones of one node", []evidence{of(stepDir, "TestStorm/n/a r/b", "TestStorm/n/a 9*r/b")}},
 	{"the leader's own node", []evidence{of(controllerDir, "TestOwnNode", "TestGateLists", "TestWithheld")}},
@@ -114,16 +113,8 @@ var failures = []struct {
 
 	// What others send.
 	{"fuzz targets of all parsers", []evidence{of(propertiesDir, "FuzzParse"), of(planDir, "FuzzParseMetadata"), of(kdumpDir, "FuzzParse"),
-		of(redfishDir, "FuzzAnswer"), of(ipmiDir, "FuzzAccept"), of(executeDir, "FuzzRequest", "FuzzReport"), of("agent/selffence", "FuzzParseAdvert")}},
+		of(redfishDir, "FuzzAnswer"), of(ipmiDir, "FuzzAccept"), of(executeDir, "FuzzRequest", "FuzzReport"), of(selffenceDir, "FuzzParseAdvert")}},
 }
 
 // TestFailures: each failure has its tests.
-func TestFailures(t *testing.T) {
-	for _, f := range failures {
-		for _, e := range f.tests {
-			for _, m := range e.missing("../..") {
-				t.Errorf("%s: %s", f.failure, m)
-			}
-		}
-	}
-}
+func TestFailures(t *testing.T) { checkTests(t, failures) }

@@ -23,6 +23,27 @@ type evidence struct {
 	names []string
 }
 
+// demand is what fencing must do, and the tests that show it.
+type demand struct {
+	text  string
+	tests []evidence
+}
+
+// checkTests checks that the tests of all demands exist.
+func checkTests(t *testing.T, demands []demand) {
+	t.Helper()
+	for _, d := range demands {
+		if len(d.tests) == 0 {
+			t.Errorf("%s: no test", d.text)
+		}
+		for _, e := range d.tests {
+			for _, m := range e.missing("../..") {
+				t.Errorf("%s: %s", d.text, m)
+			}
+		}
+	}
+}
+
 // parsed has the tests of the packages that were parsed, by directory.
 var parsed = &sync.Map{}
 
