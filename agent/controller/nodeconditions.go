@@ -148,7 +148,7 @@ func mistakes(node string, problems []plan.Problem) string {
 	for _, p := range problems {
 		switch {
 		case p.Warning:
-		case strings.HasSuffix(p.Object, "-"+node):
+		case ofNode(p.Object, node):
 			own = append(own, p.String())
 		default:
 			others = append(others, p.String())
@@ -158,6 +158,13 @@ func mistakes(node string, problems []plan.Problem) string {
 		own = others
 	}
 	return clipped(strings.Join(own, "; "))
+}
+
+// ofNode reports whether an object, such as "ConfigMap evictd/fence-config-n1", is the configuration of a node or one of
+// its methods. A method of a node whose name ends in "-" and this name counts, too.
+func ofNode(object, node string) bool {
+	name := object[strings.LastIndexAny(object, " /")+1:]
+	return name == "fence-config-"+node || strings.HasPrefix(name, "fence-method-") && strings.HasSuffix(name, "-"+node)
 }
 
 // ours reports whether a condition is one of those that are written here.

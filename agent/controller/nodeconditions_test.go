@@ -77,6 +77,7 @@ func TestNodeConditions(t *testing.T) {
 				{Object: "ConfigMap evictd/fence-config-n1", Line: 2, Key: "x", Message: "is wrong", Remedy: "correct it"},
 				{Object: "ConfigMap evictd/fence-config-n1", Message: "only a warning", Warning: true},
 				{Object: "ConfigMap evictd/fence-config-n3", Message: "is another's"},
+				{Object: "ConfigMap evictd/fence-config-rack-n1", Message: "is another's"},
 			}
 		}, "EvictdFenceConfigured=False Invalid: the node has no plan and is not fenced: ConfigMap evictd/fence-config-n1 line 2: x: is wrong; correct it", 1},
 		{"no configuration", func() { c.config.config.Refused = nil }, "", 1},
