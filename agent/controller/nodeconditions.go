@@ -10,10 +10,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/agent/fence/plan"
 )
 
@@ -72,6 +74,9 @@ func (c *nodeConditions) look(ctx context.Context) {
 			continue
 		}
 		if err := c.write(ctx, n.Name, patch); err != nil {
+			if apierrors.IsInvalid(err) {
+				continue // it concerns this Node alone
+			}
 			return // another try follows with the next look
 		}
 		if written++; written == conditionWrites {
@@ -110,14 +115,16 @@ func (c *nodeConditions) wanted(n *corev1.Node, config *plan.Config, problems []
 			configured.Status = corev1.ConditionFalse
 		}
 	}
-	return []corev1.NodeCondition{configured, c.reachable(n)}
+	return []corev1.NodeCondition{configured, c.reachable(n, &found)}
 }
 
 // reachable returns the condition of a node's devices. While they are not all probed, and none has failed, that of an
 // earlier leader stays.
-func (c *nodeConditions) reachable(n *corev1.Node) corev1.NodeCondition {
+func (c *nodeConditions) reachable(n *corev1.Node, p *fence.Plan) corev1.NodeCondition {
 	complete, failures := c.probes.ofNode(n.Name)
 	switch {
+	case len(probedDevices(p)) == 0:
+		return condition(conditionReachable, corev1.ConditionUnknown, "NotProbed", "no device of the plan is probed")
 	case len(failures) > 0:
 		return condition(conditionReachable, corev1.ConditionFalse, "Unusable", clipped(strings.Join(failures, "; ")))
 	case complete:

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -70,6 +72,11 @@ func TestNodeConditions(t *testing.T) {
 		{"not drilled", func() { c.config.config.Plans["n1"] = plugPlan() },
 			"EvictdFenceConfigured=False NotDrilled: level 1 of power_management (bmc-off) is not used", 1},
 		{"drilled", func() { c.config.shown = drills{"n1": {plugDigest()}} }, "EvictdFenceConfigured=True Planned", 1},
+		{"read by Jobs", func() {
+			p := plugPlan()
+			p.PowerManagement[0].Methods[0].Executor = fence.InJob
+			c.config.config.Plans["n1"], c.probes.known = p, nil
+		}, "EvictdFenceDeviceReachable=Unknown NotProbed: no device of the plan is probed", 1},
 		{"mistakes", func() {
 			delete(c.config.config.Plans, "n1")
 			c.config.config.Refused = []string{"n1"}
@@ -98,6 +105,42 @@ func TestNodeConditions(t *testing.T) {
 			t.Errorf("%s: conditions %v of a node without a configuration", tt.name, own)
 		}
 	}
+}
+
+// A Node whose status the API server finds invalid does not keep others from their conditions.
+func TestNodeConditionsOfInvalidNode(t *testing.T) {
+	writes := 0
+	c, api := testConditions(t, &writes, healthyNode("n2"), healthyNode("n3"))
+	for _, n := range []string{"n2", "n3"} {
+		c.config.config.Plans[n] = fence.Plan{Hash: "h"}
+	}
+	c.writer = invalidStatus{api, "n2"}
+	c.look(t.Context())
+	if own, _ := conditionsOf(t, api, "n3"); len(own) != 2 {
+		t.Errorf("conditions of n3 %v; want two", own)
+	}
+}
+
+// invalidStatus is an API server that finds the status of a Node invalid.
+type invalidStatus struct {
+	client.Client
+	node string
+}
+
+func (i invalidStatus) Status() client.SubResourceWriter {
+	return invalidWriter{i.Client.Status(), i.node}
+}
+
+type invalidWriter struct {
+	client.SubResourceWriter
+	node string
+}
+
+func (i invalidWriter) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+	if o.GetName() == i.node {
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, i.node, nil)
+	}
+	return i.SubResourceWriter.Patch(ctx, o, p, options...)
 }
 
 // A first configuration of many nodes is written bit by bit, and what could not be written follows.

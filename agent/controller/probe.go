@@ -104,6 +104,19 @@ func (p *probes) next(ctx context.Context) {
 	}
 }
 
+// probedDevices returns the devices of a plan that are probed. A device can be there twice.
+func probedDevices(pl *fence.Plan) (devices []string) {
+	for _, level := range slices.Concat(pl.PowerManagement, pl.Isolation, pl.Recovery) {
+		for i := range level.Methods {
+			// A Job is owned by a NodeFence, and there is none.
+			if device := level.Methods[i].Device; device != "" && level.Methods[i].Executor != fence.InJob {
+				devices = append(devices, device)
+			}
+		}
+	}
+	return devices
+}
+
 // due adds the devices that are not known, forgets those that no plan has, and returns those that are due, the oldest
 // first.
 func (p *probes) due(plans map[string]fence.Plan, now time.Time) []probedDevice {
@@ -111,13 +124,8 @@ func (p *probes) due(plans map[string]fence.Plan, now time.Time) []probedDevice 
 	defer p.mu.Unlock()
 	planned := make(map[probedDevice]bool)
 	for node, pl := range plans {
-		for _, level := range slices.Concat(pl.PowerManagement, pl.Isolation, pl.Recovery) {
-			for i := range level.Methods {
-				// A Job is owned by a NodeFence, and there is none.
-				if device := level.Methods[i].Device; device != "" && level.Methods[i].Executor != fence.InJob {
-					planned[probedDevice{node, device}] = true
-				}
-			}
+		for _, device := range probedDevices(&pl) {
+			planned[probedDevice{node, device}] = true
 		}
 	}
 	maps.DeleteFunc(p.known, func(d probedDevice, _ *probe) bool { return !planned[d] })
