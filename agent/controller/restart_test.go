@@ -162,6 +162,9 @@ func flow(t *testing.T, s *scenario, late time.Duration, killAt ...int) (o runRe
 	return o
 }
 
+// mostPasses is how often a controller may look at one node in a minute.
+const mostPasses = 600
+
 // live runs a controller until it is killed, or the fence has ended. What a killed one has in flight goes on.
 func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler, number int) {
 	ctx, l.kill = context.WithCancel(ctx)
@@ -204,7 +207,15 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 		}
 	}
 	backoff := firstPassBackoff
+	var minute time.Time // when the passes of a minute are counted from
+	passes := 0
 	for deadline := time.Now().Add(3 * time.Hour); ctx.Err() == nil; {
+		if passes++; time.Since(minute) >= time.Minute {
+			minute, passes = time.Now(), 0
+		} else if passes > mostPasses {
+			t.Errorf("%d passes in %v: %+v", passes, time.Since(minute), getFence(t, w.api))
+			break
+		}
 		result, err := r.Reconcile(ctx, request)
 		if err != nil { // as controller-runtime does
 			r.log.Error("Reconciler error", "error", err)

@@ -50,6 +50,23 @@ func TestReadingsFromTheFuture(t *testing.T) {
 	}
 }
 
+// No reading follows another one at once whose result would be dropped, as the last act, or the last reading on, is not
+// before it: the clock was set back, or the NodeFence was edited.
+func TestNoReadingBeforeLastAct(t *testing.T) {
+	now := begin
+	for _, tt := range []struct {
+		act, on time.Duration
+		reads   int
+	}{{-time.Minute, -2 * time.Minute, 1}, {0, -time.Minute, 0}, {time.Hour, -time.Minute, 0}, {-time.Minute, time.Hour, 0}} {
+		s, in := releasing(now)
+		s.Phase, s.LastAct, s.LastOn, s.Readings = OffProven, micro(now.Add(tt.act)), micro(now.Add(tt.on)), nil
+		s.Proof.At = micro(now.Add(-time.Second))
+		if _, o := Step(s, in, now); len(o.Read) != tt.reads {
+			t.Errorf("last act in %v, on in %v: reads %v; want %d", tt.act, tt.on, o.Read, tt.reads)
+		}
+	}
+}
+
 // A fence whose saved proof is gone releases nothing.
 func TestProofMissing(t *testing.T) {
 	for _, phase := range []Phase{OffProven, Releasing} {

@@ -194,8 +194,14 @@ func (s *State) away(device string) bool {
 }
 
 // read orders a reading of each power device that has none after the time, and of each whose last one is as old as the
-// interval.
+// interval. It orders none that [run.takeReading] would drop: until the clock, which may have been set back, has passed
+// the last act and the last reading on, each reading would be followed by another one at once.
 func (r *run) read(devices []string, after time.Time, interval time.Duration) {
+	s := r.s
+	if counts := latest(after, s.LastAct.Time); !r.now.After(counts) || r.now.Before(s.LastOn.Time) {
+		r.wake(latest(counts, s.LastOn.Time).Add(minWake))
+		return
+	}
 	r.readFrom(r.s.Readings, devices, after, interval)
 }
 
