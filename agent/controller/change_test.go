@@ -144,7 +144,7 @@ func TestChangeAtAnyPoint(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			recovered, waited := 0, 0
-			for at := rand.IntN(4); at < points; at += stride(4, 20) {
+			for at := rand.IntN(stride(1, 4)); at < points; at += stride(1, 20) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, end := context.WithCancel(t.Context())
 					w, base := s.begin(ctx, t)
