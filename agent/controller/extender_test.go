@@ -59,7 +59,7 @@ func TestNodeNames(t *testing.T) {
 func TestExtenderAddress(t *testing.T) {
 	nodes := &nodeNames{nodes: map[string]*corev1.Node{}, synced: func() bool { return true }}
 	bodies := serving.NewBodies(serving.NewMetrics(&serving.Certificate{}))
-	h := webhookHandler(bodies, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
+	h := webhookHandler(bodies, nil, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
 	const body = `{"Pod":{},"NodeNames":["a","b"]}`
 	for _, tt := range []struct {
 		path   string
@@ -98,7 +98,7 @@ func (m *meeting) Read(b []byte) (int, error) {
 func TestTwoSchedulers(t *testing.T) {
 	nodes := &nodeNames{nodes: map[string]*corev1.Node{}, synced: func() bool { return true }}
 	bodies := serving.NewBodies(serving.NewMetrics(&serving.Certificate{}))
-	h := webhookHandler(bodies, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
+	h := webhookHandler(bodies, nil, extender.New(nodes, serving.ClientOf, slog.New(slog.DiscardHandler)), http.NotFoundHandler())
 	const head, tail = `{"Pod":{"metadata":{"annotations":{"evictd.io/required-during-execution":"{\"nodeSelectorTerms\":[{\"matchFields\":` +
 		`[{\"key\":\"metadata.name\",\"operator\":\"In\",\"values\":[\"a\"]}]}]}"}}},"Nodes":{"items":[{"metadata":{"name":"a"}},` +
 		`{"metadata":{"name":"b","annotations":{"large":"`, `"}}}]}}`

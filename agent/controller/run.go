@@ -72,6 +72,8 @@ type Options struct {
 	WebhookAddress string
 	// WebhookCertDir has the certificate of that server; empty: the controller makes one.
 	WebhookCertDir string
+	// ExtenderClientCA is a file with the authorities of the certificates that schedulers must have; empty: they need none.
+	ExtenderClientCA string
 	// AgentsDirectory has the fence agents of ClusterLabs.
 	AgentsDirectory string
 	// ExecutorImage has evictd-controller and fence agents, which run in Jobs; empty: there are no Jobs.

@@ -38,9 +38,16 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 	certificate := &serving.Certificate{}
 	numbers := serving.NewMetrics(certificate)
 	pods := webhook.New()
+	var schedulers *serving.ClientAuthorities
+	if o.ExtenderClientCA != "" {
+		schedulers = &serving.ClientAuthorities{File: o.ExtenderClientCA, Metrics: numbers, Log: o.Log}
+		if err := m.Add(schedulers); err != nil {
+			return fmt.Errorf("add the authorities of schedulers to the manager: %w", err)
+		}
+	}
 	server := &serving.Server{
-		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers), filter, pods), Certificate: certificate,
-		Metrics: numbers, Log: o.Log,
+		Address: o.WebhookAddress, Handler: webhookHandler(serving.NewBodies(numbers), schedulers, filter, pods), Certificate: certificate,
+		ClientCertificates: schedulers != nil, Metrics: numbers, Log: o.Log,
 	}
 	var source manager.Runnable = &serving.Files{Directory: o.WebhookCertDir, Certificate: certificate, Metrics: numbers, Log: o.Log}
 	if o.keepsCertificate() {
@@ -62,10 +69,15 @@ func registerWebhook(ctx context.Context, m manager.Manager, o *Options) error {
 	return nil
 }
 
-// webhookHandler returns what the server answers.
-func webhookHandler(bodies *serving.Bodies, filter, pods http.Handler) http.Handler {
+// webhookHandler returns what the server answers. schedulers are the authorities of those that may ask the extender, nil
+// if all may.
+func webhookHandler(bodies *serving.Bodies, schedulers *serving.ClientAuthorities, filter, pods http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/extender/filter", bodies.Bound(extender.MaxBody, filter))
+	bounded := bodies.Bound(extender.MaxBody, filter)
+	if schedulers != nil {
+		bounded = schedulers.Require(bounded)
+	}
+	mux.Handle("/extender/filter", bounded)
 	mux.Handle("/mutate/pods", bodies.Bound(webhook.MaxBody, pods))
 	return mux
 }

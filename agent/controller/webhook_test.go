@@ -64,7 +64,7 @@ func TestWebhookHandler(t *testing.T) {
 			w.WriteHeader(http.StatusRequestEntityTooLarge)
 		}
 	})
-	h := webhookHandler(serving.NewBodies(numbers), filter, webhook.New())
+	h := webhookHandler(serving.NewBodies(numbers), nil, filter, webhook.New())
 	for _, tt := range []struct {
 		method, path, body string
 		want               int

@@ -45,6 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.KdumpAddress, "kdump-address", "0", "receive the datagrams of fence_kdump_send at `ADDR`, such as :7410, and switch a node off that sends them only after its dump; 0 receives none")
 	flags.StringVar(&o.WebhookAddress, "webhook-address", "0", "serve the API server and schedulers by HTTPS at `ADDR`, such as :9443, in every replica; 0 serves none")
 	flags.StringVar(&o.WebhookCertDir, "webhook-cert-dir", "", "serve them with the certificate tls.crt and the key tls.key in `DIR`; without it, evictd-controller makes them and keeps them in the Secret evictd-controller-webhook")
+	flags.StringVar(&o.ExtenderClientCA, "extender-client-ca", "", "answer only schedulers whose client certificate an authority in `FILE` has signed; without it, schedulers need no certificate")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "act only as the leader of all controllers of the namespace; false is safe only if no other can run")
 	flags.DurationVar(&o.Election.LeaseDuration, "leader-elect-lease-duration", o.Election.LeaseDuration, "become the leader `TIME` after a leader renewed its lease for the last time, in whole seconds; the same in every replica")
 	flags.DurationVar(&o.Election.RenewDeadline, "leader-elect-renew-deadline", o.Election.RenewDeadline, "end `TIME` after the last renewal of the lease, and kill all fence agents: more than 1s less than the lease duration")
@@ -104,6 +105,10 @@ func mistake(o *controller.Options) string {
 		return "no namespace: set --namespace or POD_NAMESPACE to the one of the ConfigMaps"
 	case o.WebhookCertDir != "" && !filepath.IsAbs(o.WebhookCertDir):
 		return fmt.Sprintf("--webhook-cert-dir is an absolute path, not %q", o.WebhookCertDir)
+	case o.ExtenderClientCA != "" && !filepath.IsAbs(o.ExtenderClientCA):
+		return fmt.Sprintf("--extender-client-ca is an absolute path, not %q", o.ExtenderClientCA)
+	case o.ExtenderClientCA != "" && o.WebhookAddress == "0":
+		return "--extender-client-ca needs --webhook-address: without it no scheduler is answered"
 	case !filepath.IsAbs(o.AgentsDirectory):
 		return fmt.Sprintf("--fence-agents-dir is an absolute path, not %q", o.AgentsDirectory)
 	case o.ExecutorImage != "" && !pinned(o.ExecutorImage):

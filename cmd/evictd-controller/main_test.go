@@ -37,6 +37,8 @@ func TestFlags(t *testing.T) {
 		{[]string{"--probe-address", ":70000"}, exitUsage, "", "--probe-address is"},
 		{[]string{"--webhook-address", "9443"}, exitUsage, "", `--webhook-address is HOST:PORT, :PORT or 0, not "9443"`},
 		{[]string{"--webhook-cert-dir", "certs"}, exitUsage, "", `--webhook-cert-dir is an absolute path, not "certs"`},
+		{[]string{"--webhook-address", ":9443", "--extender-client-ca", "ca.crt"}, exitUsage, "", `--extender-client-ca is an absolute path, not "ca.crt"`},
+		{[]string{"--extender-client-ca", "/ca.crt"}, exitUsage, "", "--extender-client-ca needs --webhook-address"},
 		{[]string{"--kdump-address", "7410"}, exitUsage, "", `--kdump-address is HOST:PORT, :PORT or 0, not "7410"`},
 		{[]string{"--leader-elect-lease-duration", "12s", "--leader-elect-renew-deadline", "11s"}, exitUsage, "", "raise the first, or lower the second"},
 		{[]string{"--leader-elect-retry-period", "0"}, exitUsage, "", "--leader-elect-retry-period is at least 100ms"},

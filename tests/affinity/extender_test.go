@@ -4,12 +4,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,8 +37,9 @@ const (
 	requiresWeb = "nodeSelectorTerms:\n- matchExpressions:\n  - {key: " + prefix + "web, operator: In, values: [valid]}\n"
 )
 
-// writeCertificate writes a certificate that is its own authority, and returns the paths of its directory and its file.
-func (c *cluster) writeCertificate() (dir, path string) {
+// writeCertificate writes a certificate of evictd-controller and of the schedulers that is its own authority, and returns
+// the path of its directory.
+func (c *cluster) writeCertificate() (dir string) {
 	c.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -46,23 +49,22 @@ func (c *cluster) writeCertificate() (dir, path string) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{serviceName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	certificate, err1 := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	private, err2 := x509.MarshalPKCS8PrivateKey(key)
 	dir = filepath.Join(c.Dir, "extender")
-	path = filepath.Join(dir, "tls.crt")
 	if err := errors.Join(err1, err2, os.Mkdir(dir, 0o700),
-		os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), 0o600),
 		os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)); err != nil {
 		c.t.Fatal(err)
 	}
-	return dir, path
+	return dir
 }
 
 // startSchedulers starts two schedulers with the configuration in deploy, but for the address, the files, and the
-// timeout, which is longer here.
-func (c *cluster) startSchedulers(address, ca string) {
+// timeout, which is longer here. They have the certificate of writeCertificate.
+func (c *cluster) startSchedulers(address, certificates string) {
 	c.t.Helper()
 	text, err := os.ReadFile("../../deploy/kubernetes/kube-scheduler/config.yaml")
 	if err != nil {
@@ -72,10 +74,13 @@ func (c *cluster) startSchedulers(address, ca string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	ca := filepath.Join(certificates, "tls.crt")
 	config := string(text)
 	for _, field := range [][2]string{
 		{"10.96.0.50:9443", address}, {"/etc/kubernetes/scheduler.conf", kubeconfig}, {"/etc/kubernetes/evictd-extender-ca.crt", ca},
 		{"httpTimeout: 2s", "httpTimeout: " + awaitTimeout.String()},
+		{"# certFile: /etc/kubernetes/evictd-extender-client.crt", "certFile: " + ca},
+		{"# keyFile: /etc/kubernetes/evictd-extender-client.key", "keyFile: " + filepath.Join(certificates, "tls.key")},
 	} {
 		if strings.Count(config, field[0]) != 1 {
 			c.t.Fatalf("config.yaml has %q %d times; want once", field[0], strings.Count(config, field[0]))
@@ -100,14 +105,16 @@ func (c *cluster) applyService() {
 	}
 }
 
-// startExtender starts evictd-controller with the extender at an address, and waits until it is ready.
+// startExtender starts evictd-controller with the extender at an address, for schedulers with a certificate, and waits
+// until it is ready.
 func (c *cluster) startExtender(program, address, certificates string) (stop func()) {
 	c.t.Helper()
 	probes, err := controlplane.FreeAddress()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	stop = c.startController(program, "off", "--webhook-address", address, "--webhook-cert-dir", certificates, "--probe-address", probes)
+	stop = c.startController(program, "off", "--webhook-address", address, "--webhook-cert-dir", certificates,
+		"--extender-client-ca", filepath.Join(certificates, "tls.crt"), "--probe-address", probes)
 	c.awaitReady(probes)
 	return stop
 }
@@ -179,6 +186,29 @@ func (c *cluster) requestsOf(result string) int {
 	return n
 }
 
+// checkAnonymousRefused fails the test unless a request without a certificate is refused.
+func (c *cluster) checkAnonymousRefused(address, certificates string) {
+	c.t.Helper()
+	ca, err := os.ReadFile(filepath.Join(certificates, "tls.crt"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: serviceName}, DisableKeepAlives: true},
+		Timeout:   awaitTimeout,
+	}
+	answer, err := client.Post("https://"+address+"/extender/filter", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusUnauthorized {
+		c.t.Errorf("a request without a certificate was answered %s; want 401", answer.Status)
+	}
+}
+
 // TestExtender: schedulers with the extender place pods by their annotation, although they prefer another node, and say
 // why one can't be placed. Without the extender they are placed as if they had none.
 func TestExtender(t *testing.T) {
@@ -196,9 +226,9 @@ func TestExtender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificates, ca := c.writeCertificate()
+	certificates := c.writeCertificate()
 	stop := c.startExtender(built, address, certificates)
-	c.startSchedulers(address, ca)
+	c.startSchedulers(address, certificates)
 
 	const each = 5
 	schedulers := []string{corev1.DefaultSchedulerName, second}
@@ -241,6 +271,7 @@ func TestExtender(t *testing.T) {
 	})
 	c.awaitNode("nowhere", "c")
 
+	c.checkAnonymousRefused(address, certificates)
 	stop()
 	c.pod("ignored", corev1.DefaultSchedulerName, requiresWeb)
 	c.awaitNode("ignored", "a")

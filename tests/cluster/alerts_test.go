@@ -109,6 +109,8 @@ var alertCases = []alertCase{
 	{"EvictdAffinityServerOverloaded", []alertSeries{{`evictd_webhook_refused_total{reason="connections"}`, once, never}}},
 	{"EvictdExtenderWholeNodes", []alertSeries{{`evictd_affinity_extender_whole_nodes_total`, "0x20 1x20", never}}},
 	{"EvictdWebhookCertificateProblem", []alertSeries{{`evictd_webhook_certificate_problem`, "0x20 1x20", "0x30 1x10"}}},
+	{"EvictdExtenderRefusesSchedulers", []alertSeries{{`evictd_webhook_client_ca_problem`, "0x20 1x20", "0x30 1x10"}}},
+	{"EvictdExtenderRefusesSchedulers", []alertSeries{{`evictd_webhook_refused_total{reason="unauthenticated"}`, "0+1x40", "0x40"}}},
 	{"EvictdWebhookCertificateExpires", []alertSeries{{`evictd_webhook_certificate_expiry_timestamp_seconds`, "604800x40", "700000x40"}}},
 	{"EvictdWebhookCertificateExpires", []alertSeries{{`evictd_webhook_certificate_expiry_timestamp_seconds`, "0x40", "700000x40"}}},
 	{"EvictdAffinityInvalid", []alertSeries{

@@ -14,5 +14,5 @@
 //   - Pods of DaemonSets match all nodes: those that their DaemonSet makes for the others would wait for ever.
 //   - Bodies, names, answers, times and requests in flight are bounded, the last for each client, so that a pod that can
 //     connect does not keep the scheduler out. Answers have no data but the request's and what did not match: the
-//     scheduler needs no credentials.
+//     scheduler needs no credentials here. The server may ask for a certificate.
 package extender

@@ -36,32 +36,25 @@ func (b *Bodies) Bound(limit int64, next http.Handler) http.Handler {
 		switch {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
-			b.refuse(w, refusedMethod, http.StatusMethodNotAllowed)
+			b.metrics.refuse(w, refusedMethod, http.StatusMethodNotAllowed)
 			return
 		case r.ContentLength < 0:
-			b.refuse(w, refusedLength, http.StatusLengthRequired)
+			b.metrics.refuse(w, refusedLength, http.StatusLengthRequired)
 			return
 		case r.ContentLength > limit:
-			b.refuse(w, refusedLarge, http.StatusRequestEntityTooLarge)
+			b.metrics.refuse(w, refusedLarge, http.StatusRequestEntityTooLarge)
 			return
 		}
 		if r.ContentLength > smallBody {
 			client := ClientOf(r.RemoteAddr)
 			if !b.reserve(client, r.ContentLength) {
-				b.refuse(w, refusedBodies, http.StatusServiceUnavailable)
+				b.metrics.refuse(w, refusedBodies, http.StatusServiceUnavailable)
 				return
 			}
 			defer b.release(client, r.ContentLength)
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// refuse answers without reading the body, and ends the connection.
-func (b *Bodies) refuse(w http.ResponseWriter, reason string, status int) {
-	b.metrics.refused(reason)
-	w.Header().Set("Connection", "close")
-	http.Error(w, http.StatusText(status), status)
 }
 
 func (b *Bodies) reserve(client netip.Addr, n int64) bool {

@@ -3,6 +3,7 @@
 //
 //   - [Server] serves, from its start on and with TLS 1.2 or later. Connections and bodies are bounded, so that
 //     a client which sends much, or slowly, or nothing, neither uses up the memory nor keeps the others out.
+//   - [ClientAuthorities] refuses clients without a certificate of given authorities. Only schedulers need one.
 //   - [Certificate] is what it serves with. It comes from files ([Files]), or from a Secret that the replicas share
 //     ([Keeper]).
 //   - The Keeper makes a certificate authority and a serving certificate, and renews both in time. The first replica

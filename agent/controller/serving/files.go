@@ -28,23 +28,31 @@ type Files struct {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Files) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable. Files that can't be read are logged once for each problem; the certificate that is
-// in use stays.
+// Start implements manager.Runnable. The certificate that is in use stays if the files can't be read.
 func (f *Files) Start(ctx context.Context) error {
+	watchFiles(ctx, f.read, f.Metrics.setProblem, func(err error) {
+		f.Log.Error("could not read the serving certificate; the last one stays in use", "error", err)
+	})
+	return nil
+}
+
+// watchFiles reads files at once and every filesInterval until ctx ends. A problem is logged once, and measured while it
+// lasts.
+func watchFiles(ctx context.Context, read func() error, measure func(problem bool), log func(error)) {
 	last := ""
 	for {
-		err := f.read()
+		err := read()
 		switch {
 		case err == nil:
 			last = ""
 		case err.Error() != last:
 			last = err.Error()
-			f.Log.Error("could not read the serving certificate; the last one stays in use", "error", err)
+			log(err)
 		}
-		f.Metrics.setProblem(err != nil)
+		measure(err != nil)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(filesInterval):
 		}
 	}

@@ -1,6 +1,10 @@
 package serving
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Why something of a client was refused: values of a label.
 const (
@@ -9,15 +13,17 @@ const (
 	refusedLength      = "length"     // the header does not say how long the body is
 	refusedLarge       = "too_large"  // the body
 	refusedBodies      = "overloaded" // too many large bodies are being handled
+	refusedClient      = "unauthenticated"
 )
 
-var allRefused = []string{refusedConnections, refusedMethod, refusedLength, refusedLarge, refusedBodies}
+var allRefused = []string{refusedConnections, refusedMethod, refusedLength, refusedLarge, refusedBodies, refusedClient}
 
 // Metrics are those of the server. All values of labels are there from the start.
 type Metrics struct {
-	refusals *prometheus.CounterVec
-	expiry   prometheus.GaugeFunc
-	problem  prometheus.Gauge
+	refusals      *prometheus.CounterVec
+	expiry        prometheus.GaugeFunc
+	problem       prometheus.Gauge
+	clientProblem prometheus.Gauge
 }
 
 // NewMetrics returns the metrics of a server with a certificate.
@@ -37,6 +43,9 @@ func NewMetrics(c *Certificate) *Metrics {
 		problem: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "evictd_webhook_certificate_problem", Help: "1 if the serving certificate could not be read or renewed, else 0.",
 		}),
+		clientProblem: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "evictd_webhook_client_ca_problem", Help: "1 if the authorities of clients could not be read, else 0.",
+		}),
 	}
 	for _, reason := range allRefused {
 		m.refusals.WithLabelValues(reason)
@@ -46,12 +55,23 @@ func NewMetrics(c *Certificate) *Metrics {
 
 func (m *Metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
-func (m *Metrics) setProblem(problem bool) {
-	value := 0.0
-	if problem {
-		value = 1
+// refuse answers without reading the body, and ends the connection.
+func (m *Metrics) refuse(w http.ResponseWriter, reason string, status int) {
+	m.refused(reason)
+	w.Header().Set("Connection", "close")
+	http.Error(w, http.StatusText(status), status)
+}
+
+func (m *Metrics) setProblem(problem bool) { setBool(m.problem, problem) }
+
+func (m *Metrics) setClientProblem(problem bool) { setBool(m.clientProblem, problem) }
+
+func setBool(gauge prometheus.Gauge, value bool) {
+	if value {
+		gauge.Set(1)
+	} else {
+		gauge.Set(0)
 	}
-	m.problem.Set(value)
 }
 
 // Describe implements prometheus.Collector.
@@ -59,6 +79,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.refusals.Describe(ch)
 	m.expiry.Describe(ch)
 	m.problem.Describe(ch)
+	m.clientProblem.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -66,4 +87,5 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.refusals.Collect(ch)
 	m.expiry.Collect(ch)
 	m.problem.Collect(ch)
+	m.clientProblem.Collect(ch)
 }

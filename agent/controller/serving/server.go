@@ -30,6 +30,9 @@ type Server struct {
 	Certificate *Certificate
 	Metrics     *Metrics
 	Log         *slog.Logger
+	// ClientCertificates asks clients for certificates. It is left to the handler to require them: the API server has
+	// none.
+	ClientCertificates bool
 
 	listening atomic.Bool
 }
@@ -63,7 +66,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) (err error) {
 		Handler:           s.Handler,
 		TLSConfig:         &tls.Config{GetCertificate: s.Certificate.Get, MinVersion: tls.VersionTLS12},
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes,
+		MaxHeaderBytes: maxHeaderBytes, ConnContext: withVerified,
 		// A stream of HTTP/2 would be a request that the limit of connections does not count. The API server does not use it
 		// for webhooks.
 		Protocols: new(http.Protocols),
@@ -71,6 +74,9 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) (err error) {
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	server.Protocols.SetHTTP1(true)
+	if s.ClientCertificates {
+		server.TLSConfig.ClientAuth = tls.RequestClientCert
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ServeTLS(bounded, "", "") }()
 	s.listening.Store(true)

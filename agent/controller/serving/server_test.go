@@ -84,15 +84,17 @@ func startServer(t *testing.T) *testServer {
 		n, err := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, n, err)
 	})
+	mux := http.NewServeMux()
+	mux.Handle("/", NewBodies(numbers).Bound(1<<20, length))
 	s := &testServer{
 		Server: &Server{
-			Handler: NewBodies(numbers).Bound(1<<20, length), Certificate: c, Metrics: numbers, Log: slog.New(slog.DiscardHandler),
+			Handler: mux, Certificate: c, ClientCertificates: true, Metrics: numbers, Log: slog.New(slog.DiscardHandler),
 		},
 		listener: &pipeListener{make(chan net.Conn), make(chan struct{})},
 	}
 	s.material, _ = renew(t, nil, time.Now())
 	c.set(s.material.serving)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the connections end before
 	ended := make(chan error)
 	go func() { ended <- s.serve(ctx, s.listener) }()
 	synctest.Wait()
@@ -105,12 +107,25 @@ func startServer(t *testing.T) *testServer {
 	return s
 }
 
-// handshake connects from an address, with TLS.
+// handshake connects from an address, with TLS and without a certificate.
 func (s *testServer) handshake(t *testing.T, remote string) *tls.Conn {
 	t.Helper()
+	return s.handshakeAs(t, remote)
+}
+
+// handshakeAs is handshake with a certificate, and the authorities that signed it but the first.
+func (s *testServer) handshakeAs(t *testing.T, remote string, chain ...*authority) *tls.Conn {
+	t.Helper()
+	var own []tls.Certificate
+	if len(chain) > 0 {
+		own = []tls.Certificate{{PrivateKey: chain[0].key}}
+		for _, a := range chain {
+			own[0].Certificate = append(own[0].Certificate, a.certificate.Raw)
+		}
+	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(s.material.bundle())
-	c := tls.Client(s.listener.dial(t, remote), &tls.Config{RootCAs: roots, ServerName: testName, NextProtos: []string{"h2", "http/1.1"}})
+	c := tls.Client(s.listener.dial(t, remote), &tls.Config{Certificates: own, RootCAs: roots, ServerName: testName, NextProtos: []string{"h2", "http/1.1"}})
 	if err := c.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +396,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	want := map[string]float64{"certificate_expiry_timestamp_seconds": 0, "certificate_problem": 0}
+	want := map[string]float64{"certificate_expiry_timestamp_seconds": 0, "certificate_problem": 0, "client_ca_problem": 0}
 	for _, reason := range allRefused {
 		want["refused_total "+reason] = 0
 	}
