@@ -73,9 +73,9 @@ var advice = map[Hold]Advice{
 		"Run the scheduler extender or the webhook; keep the label stable.",
 	},
 	HoldRefused: {
-		"The eviction API refused, or the eviction was not sent because pod or node had changed, for " +
-			"example a Lease that is not renewed: 5 s, doubling to 5 min, or to 80 s if it was not sent; 5 " +
-			"min at once if several PodDisruptionBudgets select the pod.",
+		"The eviction API refused, or the eviction was not sent because pod or node had changed: 5 s, " +
+			"doubling to 5 min, or to 80 s if it was not sent; 5 min at once if several PodDisruptionBudgets " +
+			"select the pod.",
 		"See the event.",
 	},
 	HoldDryRun: {"Nothing else holds it back, and the controller only observes.", "Set --affinity=enforce."},

@@ -82,7 +82,7 @@ func (r *run) reportHold(c *candidate) {
 	case HoldNoNodeFits:
 		text = "no other Ready node that takes pods matches its nodeSelector, affinity and annotation and has only taints " +
 			"that it tolerates"
-	case HoldRefused:
+	case HoldRefused, HoldNodeStale:
 		v := &c.v
 		if v.Refusals < reportedRefusals && v.Refused != ManyBudgets && v.Refused != Forbidden {
 			return

@@ -25,7 +25,7 @@ var (
 	}
 	nodeGates = []gate{
 		{HoldNodeNotReady, func(_ *run, c *candidate) bool { return c.node != nil && !c.node.Ready }},
-		{HoldNodeStale, func(_ *run, c *candidate) bool { return c.node != nil && c.node.Stale }},
+		{HoldNodeStale, func(r *run, c *candidate) bool { return c.node != nil && (c.node.Stale || r.wasStale(c)) }},
 		{HoldNodeFenced, func(_ *run, c *candidate) bool { return c.node != nil && c.node.Fenced }},
 		{HoldNodeGone, func(_ *run, c *candidate) bool { return c.node == nil }},
 		{HoldNodeDrained, func(_ *run, c *candidate) bool { return c.node.drained() }},
@@ -77,6 +77,9 @@ func (r *run) check(c *candidate, gates []gate) Hold {
 	return ""
 }
 
+// wasStale reports whether the last attempt to evict a pod found that its node does not renew the Lease, until the next.
+func (r *run) wasStale(c *candidate) bool { return c.v.Refused == NotRenewed && r.waiting(c.v.Next) }
+
 // exempt returns why a pod is never evicted.
 func (r *run) exempt(c *candidate) Hold { return r.check(c, podGates) }
 
@@ -96,7 +99,11 @@ func (r *run) checkPod() []*candidate {
 		if c.v.Held = r.exempt(c); c.v.Held != "" {
 			continue
 		}
-		if c.v.Held = r.check(c, nodeGates); c.v.Held != "" {
+		c.v.Held = r.check(c, nodeGates)
+		if c.v.Held == HoldNodeStale && !c.node.Stale {
+			continue // refuse has begun the debounce
+		}
+		if c.v.Held != "" {
 			c.v.Steady, c.current = r.now, false
 			continue
 		}

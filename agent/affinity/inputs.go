@@ -81,6 +81,7 @@ const (
 	Accepted     OutcomeKind = "accepted"      // 201
 	Gone         OutcomeKind = "gone"          // 404, or 409: another UID
 	Changed      OutcomeKind = "changed"       // not sent: pod or node differ from what was decided on
+	NotRenewed   OutcomeKind = "not-renewed"   // not sent: the node's Lease is not renewed
 	Budgeted     OutcomeKind = "budget"        // 429 of a PodDisruptionBudget
 	Throttled    OutcomeKind = "throttled"     // 429 of the API server
 	ManyBudgets  OutcomeKind = "many-budgets"  // 500: more than one PodDisruptionBudget

@@ -14,8 +14,8 @@ const (
 	// retryDelay is the delay after the first refusal. It doubles to retryDelayMax, which is also that of a pod with
 	// several PodDisruptionBudgets.
 	retryDelay, retryDelayMax = 5 * time.Second, 5 * time.Minute
-	// changedDelayMax is that of evictions that were not sent because pod or node had changed: the controller has to look
-	// at a Lease again while it remembers the last time.
+	// changedDelayMax is that of evictions that were not sent because pod or node had changed, or the node's Lease is not
+	// renewed: the controller has to look at a Lease again while it remembers the last time.
 	changedDelayMax = 80 * time.Second
 	// jitterPercentage of the delay, by pod and number of refusals, is added to it, or at its limit subtracted.
 	jitterPercentage = 20
@@ -112,14 +112,17 @@ func (r *run) settleDoubts() {
 // refuse ends an eviction that was not accepted. The candidate is nil if the pod no longer violates.
 func (r *run) refuse(b *Backoff, c *candidate, o Outcome) {
 	b.InFlight, b.ID = "", ""
-	if o.Kind == Gone || o.Kind == Changed {
+	if o.Kind == Gone || o.Kind == Changed || o.Kind == NotRenewed {
 		// The caches are behind what was read live. They have the time of a debounce to follow.
 		if c != nil {
 			c.v.InFlight, c.v.Steady = "", r.now
 			c.v.Next = o.At.Add(max(retryDelay, o.RetryAfter))
 		}
-		if c != nil && o.Kind == Changed { // it may last: that of a Lease that is not renewed
+		if c != nil && o.Kind != Gone { // it may last
 			c.v.refused(o)
+		}
+		if c != nil && o.Kind == NotRenewed && c.v.Next.Before(o.At.Add(r.in.Config.Debounce)) {
+			c.v.Next = o.At.Add(r.in.Config.Debounce) // the hold is NodeStale all of the time
 		}
 		return
 	}
@@ -151,7 +154,7 @@ func delay(o Outcome, refusals int) time.Duration {
 	switch o.Kind {
 	case ManyBudgets:
 		d = retryDelayMax
-	case Changed:
+	case Changed, NotRenewed:
 		d = min(d, changedDelayMax)
 	}
 	h := fnv.New64a()

@@ -29,6 +29,8 @@ func TestOutcomes(t *testing.T) {
 		{"gone", Outcome{Kind: Gone}, []time.Duration{30 * time.Second, 30 * time.Second}, [2]int{}},
 		{"changed", Outcome{Kind: Changed}, []time.Duration{30 * time.Second, 30 * time.Second,
 			30 * time.Second, 40 * time.Second, 80 * time.Second, 80 * time.Second, 80 * time.Second}, [2]int{1, 3}},
+		{"not renewed", Outcome{Kind: NotRenewed}, []time.Duration{30 * time.Second, 30 * time.Second,
+			30 * time.Second, 40 * time.Second, 80 * time.Second, 80 * time.Second, 80 * time.Second}, [2]int{1, 3}},
 		{"retry after", Outcome{Kind: Budgeted, RetryAfter: 8 * m}, []time.Duration{8 * m, 8 * m, 8 * m}, [2]int{0, 3}},
 	}
 	for _, tt := range tests {
@@ -70,6 +72,28 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("events of the violation = %d; want 1", got)
 			}
 		})
+	}
+}
+
+// TestNotRenewed holds a pod of a node whose Lease is not renewed by that name from one attempt to the next.
+func TestNotRenewed(t *testing.T) {
+	s := newScene(t)
+	s.pod("a", "node-0")
+	s.step()
+	for i := range 6 {
+		orders := s.step()
+		for waited := 0; len(orders.Evict) == 0; waited++ {
+			if want := HoldNodeStale; i > 0 && s.held("a") != want || waited > 100 {
+				t.Fatalf("attempt %d: Held = %q after %d s; want %q", i, s.held("a"), waited, want)
+			}
+			orders = s.after(time.Second)
+		}
+		s.outcome(orders.Evict[0], NotRenewed)
+	}
+	s.after(2 * time.Second)
+	s.node(0, "valid")
+	if s.after(time.Second); s.held("a") != "" {
+		t.Errorf("Held = %q after the label came back; want none", s.held("a"))
 	}
 }
 
@@ -532,7 +556,7 @@ func TestNeverReady(t *testing.T) {
 
 // TestChangedWithoutDebounce has no hot loop where the caches stay behind what is read live.
 func TestChangedWithoutDebounce(t *testing.T) {
-	for kind, want := range map[OutcomeKind]int{Gone: 12, Changed: 4} {
+	for kind, want := range map[OutcomeKind]int{Gone: 12, Changed: 4, NotRenewed: 4} {
 		s := newScene(t)
 		s.cfg.Debounce = 0
 		s.pod("a", "node-0")

@@ -122,7 +122,7 @@ func (c *randomCluster) settle() {
 		if c.now.Before(f.due) {
 			return false
 		}
-		kinds := []OutcomeKind{Accepted, Accepted, Accepted, Budgeted, Throttled, ManyBudgets, Forbidden, RequestError, Changed}
+		kinds := []OutcomeKind{Accepted, Accepted, Accepted, Budgeted, Throttled, ManyBudgets, Forbidden, RequestError, Changed, NotRenewed}
 		kind := kinds[c.rnd.IntN(len(kinds))]
 		p := c.pods[f.Pod.UID]
 		if p != nil && p.Workload != "" && !p.Terminating && c.chance(5) {
@@ -224,7 +224,7 @@ func TestRandomClusters(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, kind := range []OutcomeKind{Accepted, Gone, Changed, Budgeted, Throttled, ManyBudgets, Forbidden, RequestError} {
+	for _, kind := range []OutcomeKind{Accepted, Gone, Changed, NotRenewed, Budgeted, Throttled, ManyBudgets, Forbidden, RequestError} {
 		if kinds[kind] == 0 {
 			t.Errorf("no eviction ended as %q: %v", kind, kinds)
 		}

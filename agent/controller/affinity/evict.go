@@ -78,6 +78,11 @@ func (e *evictor) check(ctx context.Context, o *order) (affinity.OutcomeKind, st
 		return kind, message
 	}
 	reason, err := e.checkNode(ctx, o, pod)
+	if err == nil && reason == "" {
+		if reason, err = e.checkLease(ctx, o.Pod.Node); err == nil && reason != "" {
+			return affinity.NotRenewed, reason
+		}
+	}
 	if err == nil && reason == "" && controllerOf(pod).uid != "" {
 		reason, err = e.workloads.confirm(ctx, controllerOf(pod), pod.Labels, o.Pod.Workload)
 	}
@@ -160,14 +165,16 @@ func (e *evictor) checkNode(ctx context.Context, o *order, pod *corev1.Pod) (str
 	if requirement.Violates(node, e.config().EnforceIgnored).Match {
 		return fmt.Sprintf("the pod fits Node %s again", node.Name), nil
 	}
-	renewed, err := e.live.lease(ctx, node.Name)
-	if err != nil {
+	return "", nil
+}
+
+// checkLease returns that a node does not renew its Lease, empty if it does.
+func (e *evictor) checkLease(ctx context.Context, node string) (string, error) {
+	renewed, err := e.live.lease(ctx, node)
+	if err != nil || e.leases.fresh(node, renewed, time.Now(), e.config().Debounce) {
 		return "", err
 	}
-	if !e.leases.fresh(node.Name, renewed, time.Now(), e.config().Debounce) {
-		return fmt.Sprintf("the Lease of Node %s was renewed at %s: its labels may be out of date", node.Name, renewed.UTC().Format(time.RFC3339)), nil
-	}
-	return "", nil
+	return fmt.Sprintf("the Lease of Node %s was renewed at %s: its labels may be out of date", node, renewed.UTC().Format(time.RFC3339)), nil
 }
 
 // send sends the request once: client-go would repeat one that is refused with Retry-After up to ten times. It has no

@@ -83,9 +83,9 @@ func TestCheck(t *testing.T) {
 		"shutdown of ours":  {taint("evictd.io/node-shutdown"), affinity.Changed, "shuts down"},
 		"another taint":     {taint("example.com/x"), "", ""},
 		"node unreadable":   {func(w *world) { w.fails = "*v1.Node" }, affinity.RequestError, "read Node"},
-		"Lease old":         {func(w *world) { w.lease.Spec.RenewTime.Time = time.Now().Add(-time.Minute) }, affinity.Changed, "Lease"},
-		"Lease from future": {func(w *world) { w.lease.Spec.RenewTime.Time = time.Now().Add(time.Hour) }, affinity.Changed, "Lease"},
-		"no Lease":          {func(w *world) { w.lease = nil }, affinity.Changed, "Lease"},
+		"Lease old":         {func(w *world) { w.lease.Spec.RenewTime.Time = time.Now().Add(-time.Minute) }, affinity.NotRenewed, "Lease"},
+		"Lease from future": {func(w *world) { w.lease.Spec.RenewTime.Time = time.Now().Add(time.Hour) }, affinity.NotRenewed, "Lease"},
+		"no Lease":          {func(w *world) { w.lease = nil }, affinity.NotRenewed, "Lease"},
 		"Lease unreadable":  {func(w *world) { w.fails = "*v1.Lease" }, affinity.RequestError, "read Lease"},
 	} {
 		w := &world{pod: testPod("p", "a", "web", valid), node: testNode("a", "expired"), config: affinity.Config{Enforce: true, EvictBare: true}}

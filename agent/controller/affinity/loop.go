@@ -212,7 +212,7 @@ func (l *loop) due(list []violation, config affinity.Config, now time.Time) []vi
 			continue
 		}
 		switch known.Held {
-		case "", affinity.HoldWorkloadInFlight, affinity.HoldWorkloadNotReady, affinity.HoldWorkloadUnknown, affinity.HoldNodeInFlight,
+		case "", affinity.HoldNodeStale, affinity.HoldWorkloadInFlight, affinity.HoldWorkloadNotReady, affinity.HoldWorkloadUnknown, affinity.HoldNodeInFlight,
 			affinity.HoldRate, affinity.HoldLoop, affinity.HoldRefused, affinity.HoldDryRun:
 			due = append(due, v)
 		case affinity.HoldDebounce:

@@ -19,7 +19,7 @@ const (
 var (
 	allStates   = []string{stateWaiting, stateHeld, stateInFlight, stateDue}
 	allOutcomes = []affinity.OutcomeKind{
-		affinity.Accepted, affinity.Gone, affinity.Changed, affinity.Budgeted, affinity.Throttled, affinity.ManyBudgets,
+		affinity.Accepted, affinity.Gone, affinity.Changed, affinity.NotRenewed, affinity.Budgeted, affinity.Throttled, affinity.ManyBudgets,
 		affinity.Forbidden, affinity.RequestError,
 	}
 	allHolds = []affinity.Hold{
