@@ -50,6 +50,7 @@ var remediatorKinds = []remediatorKind{
 	{group: "self-node-remediation.medik8s.io", resource: "selfnoderemediations", kind: "SelfNodeRemediation", manifest: medik8sObjects, ends: true},
 	{group: "machine-deletion-remediation.medik8s.io", resource: "machinedeletionremediations", kind: "MachineDeletionRemediation", manifest: medik8sObjects, ends: true},
 	{group: "storage-based-remediation.medik8s.io", resource: "storagebasedremediations", kind: "StorageBasedRemediation", manifest: medik8sObjects, ends: true},
+	{group: "customized-user-remediation.medik8s.io", resource: "customizeduserremediations", kind: "CustomizedUserRemediation", manifest: medik8sObjects},
 }
 
 // listRights returns what an account needs to list the objects of kinds, by the manifest that grants it.

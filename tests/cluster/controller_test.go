@@ -19,6 +19,7 @@ var clusterRights = []string{
 	"apps/replicasets get", "apps/replicasets list",
 	"batch/jobs get",
 	"cluster.x-k8s.io/machines list",
+	"customized-user-remediation.medik8s.io/customizeduserremediations list",
 	"events.k8s.io/events create", "events.k8s.io/events patch",
 	"fence-agents-remediation.medik8s.io/fenceagentsremediations list",
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
