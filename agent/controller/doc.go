@@ -12,7 +12,7 @@
 //     conflict, state and orders are thrown away; outcomes and readings are kept until a state that has them was
 //     accepted.
 //   - Just before a device switches off or on, and with no Step of the node in between, the Node, its Lease, the
-//     NodeFence, and the Lease that remediators share are read again. See [executor].
+//     NodeFence, the objects of other remediators, and the Lease that they share are read again. See [executor].
 //   - What a person sets at the Node or in the configuration ends a release that has begun: see [withdrawn].
 //   - If the proof is missing in the saved state, no out-of-service taint is set and no pod is deleted, whatever was
 //     ordered.

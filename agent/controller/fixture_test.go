@@ -190,10 +190,16 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 	r := &reconciler{
 		cached: api, writer: api, config: settings, executor: testExecutor(t.Context(), d),
 		remediators: &remediatorLeases{live: newLiveReader(api, "evictd"), writer: api, log: log},
+		objects:     remediatorObjectsOf(api),
 		recorder:    recorder{&events.FakeRecorder{}}, log: log, identity: "c1-0",
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: log}},
 	}
 	return r, api
+}
+
+// remediatorObjectsOf returns the objects of a cluster that has these kinds of remediators.
+func remediatorObjectsOf(api client.Reader, kinds ...remediatorKind) *remediatorObjects {
+	return &remediatorObjects{newLiveReader(api, "evictd"), func(context.Context) ([]remediatorKind, error) { return kinds, nil }}
 }
 
 // refusePatch answers as the API server does if the test of resourceVersion in a JSON Patch fails.

@@ -22,11 +22,12 @@ const (
 	reasonDryRun     = "DryRun"
 	reasonRemediator = "RemediatorLease"
 	reasonTaint      = "RemediatorTaint"
+	reasonObject     = "RemediatorObject"
 	reasonUnknown    = "FencesUnknown"
 )
 
 var gateReasons = append(fence.StormReasons(), reasonOwnNode, reasonExcluded, reasonPaused, reasonDryRun, reasonRemediator,
-	reasonTaint, reasonUnknown)
+	reasonTaint, reasonObject, reasonUnknown)
 
 // withheld returns a closed gate if a person, or the place of the controller, forbids acts against a node that was just
 // read.
@@ -71,15 +72,29 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 	if p.node == nil || !opens && !p.remediators.holds(p.name) {
 		return gate
 	}
-	err := p.remediators.acquire(ctx, p.node, !state.DryRun && !waitsForPerson(state))
-	var held *heldError
-	switch {
-	case errors.As(err, &held):
-		return withholding(reasonRemediator, err.Error())
-	case err != nil:
-		return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
+	var err error
+	if opens {
+		err = p.objects.check(ctx, p.name)
+	}
+	// No Lease is taken, or renewed, of a node that another remediator has an object for.
+	if err == nil {
+		err = p.remediators.acquire(ctx, p.node, !state.DryRun && !waitsForPerson(state))
+	}
+	if err != nil {
+		return remediatorGate(err)
 	}
 	return gate
+}
+
+// remediatorGate returns the gate that is closed by another remediator, or because it is unknown whether there is one.
+func remediatorGate(err error) fence.Gate {
+	if _, held := errors.AsType[*heldError](err); held {
+		return withholding(reasonRemediator, err.Error())
+	}
+	if _, held := errors.AsType[*objectError](err); held {
+		return withholding(reasonObject, err.Error())
+	}
+	return fence.Gate{Reason: reasonUnknown, Message: err.Error()}
 }
 
 // confirms reports whether a person has confirmed that the machine of a fence is off.

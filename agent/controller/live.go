@@ -172,9 +172,16 @@ func pages[L any, P interface {
 	*L
 	client.ObjectList
 }](ctx context.Context, reader client.Reader, add func(P), options ...client.ListOption) error {
+	return pagesOf(ctx, reader, func() P { return new(L) }, add, options...)
+}
+
+// pagesOf is pages of lists that empty returns.
+func pagesOf[P client.ObjectList](
+	ctx context.Context, reader client.Reader, empty func() P, add func(P), options ...client.ListOption,
+) error {
 	next := ""
 	for {
-		list := P(new(L))
+		list := empty()
 		if err := reader.List(ctx, list, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
 			return err
 		}

@@ -64,6 +64,7 @@ evictd_fence_held{reason="OwnNode"} 0
 evictd_fence_held{reason="Paused"} 0
 evictd_fence_held{reason="Rate"} 0
 evictd_fence_held{reason="RemediatorLease"} 0
+evictd_fence_held{reason="RemediatorObject"} 0
 evictd_fence_held{reason="RemediatorTaint"} 0
 evictd_fence_held{reason="TooManyUnhealthy"} 1
 evictd_fence_held{reason="ZoneDisrupted"} 0

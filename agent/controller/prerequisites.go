@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -182,6 +184,9 @@ func (p *prerequisites) check(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := p.checkObjects(ctx); err != nil {
+		return err
+	}
 	if !p.elect {
 		return nil
 	}
@@ -195,6 +200,21 @@ func (p *prerequisites) check(ctx context.Context) error {
 		return fmt.Errorf("there is no namespace %s: create it, or set --namespace to the one of the ConfigMaps", p.namespace)
 	}
 	return fmt.Errorf("try to create Lease %s/%s: %w", p.namespace, leaseName, err)
+}
+
+// checkObjects returns an error if objects of other remediators can't be listed. They are needed of the kinds that exist.
+func (p *prerequisites) checkObjects(ctx context.Context) error {
+	kinds, err := installedKinds(ctx, p.types)
+	if err != nil {
+		return err
+	}
+	wanted := listRights(kinds)
+	for _, manifest := range slices.Sorted(maps.Keys(wanted)) {
+		if err := p.checkRights(ctx, wanted[manifest], manifest); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkRights returns an error with the rights that the account does not have. The manifest grants them.

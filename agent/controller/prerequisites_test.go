@@ -28,6 +28,18 @@ type startServer struct {
 	asked   []string
 	// certificate is whether the controller makes one.
 	certificate bool
+	// kinds are those of remediators.
+	kinds discoveryServer
+}
+
+// allKinds returns a server that has all kinds of remediators that are known.
+func allKinds() discoveryServer {
+	s := discoveryServer{kinds: map[string][]string{}}
+	for _, k := range remediatorKinds {
+		gv := k.group + "/v1"
+		s.order, s.kinds[gv] = append(s.order, gv), append(s.kinds[gv], k.resource)
+	}
+	return s
 }
 
 func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +86,8 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(http.StatusOK, map[string]any{"kind": "Namespace", "apiVersion": "v1"})
 	case r.URL.Path == "/api/v1/namespaces/medik8s-leases":
 		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
+	case r.URL.Path == "/apis" || s.kinds.kinds[strings.TrimPrefix(r.URL.Path, "/apis/")] != nil:
+		answer(s.kinds.answer(r.URL.Path))
 	default:
 		refuse(http.StatusTeapot, "unexpected request")
 	}
@@ -100,25 +114,33 @@ func (s *startServer) checkWith(t *testing.T, o *Options) error {
 }
 
 func TestPrerequisites(t *testing.T) {
+	far := discoveryServer{order: []string{"fence-agents-remediation.medik8s.io/v1alpha1"},
+		kinds: map[string][]string{"fence-agents-remediation.medik8s.io/v1alpha1": {"fenceagentsremediations"}}}
 	for name, tt := range map[string]struct {
-		server startServer
+		server *startServer
 		want   []string // of the error; none: no error
 	}{
-		"all there":                      {},
-		"Lease there":                    {server: startServer{exists: true}},
-		"unavailable":                    {startServer{down: true}, []string{"ask the API server for NodeFence", "check its address"}},
-		"credentials":                    {startServer{unauthorized: true}, []string{"refuses the credentials", "renew the token"}},
-		"no type":                        {startServer{noType: true}, []string{"no NodeFence (ha.k8s.io/v1)", "install deploy/kubernetes/controller/crd"}},
-		"no right":                       {startServer{missing: "pods delete"}, []string{"lacks rights: pods delete: apply", "rbac.yaml"}},
-		"no Lease list":                  {startServer{missing: "leases list"}, []string{"leases.coordination.k8s.io in kube-node-lease list"}},
-		"no Lease delete, no remediator": {server: startServer{missing: "leases delete"}},
-		"no Lease delete": {startServer{missing: "leases delete", remediators: true},
+		"all there":                      {server: &startServer{}},
+		"Lease there":                    {server: &startServer{exists: true}},
+		"unavailable":                    {&startServer{down: true}, []string{"ask the API server for NodeFence", "check its address"}},
+		"credentials":                    {&startServer{unauthorized: true}, []string{"refuses the credentials", "renew the token"}},
+		"no type":                        {&startServer{noType: true}, []string{"no NodeFence (ha.k8s.io/v1)", "install deploy/kubernetes/controller/crd"}},
+		"no right":                       {&startServer{missing: "pods delete"}, []string{"lacks rights: pods delete: apply", "rbac.yaml"}},
+		"no Lease list":                  {&startServer{missing: "leases list"}, []string{"leases.coordination.k8s.io in kube-node-lease list"}},
+		"no Lease delete, no remediator": {server: &startServer{missing: "leases delete"}},
+		"no Lease delete": {&startServer{missing: "leases delete", remediators: true},
 			[]string{"leases.coordination.k8s.io in medik8s-leases delete", "apply deploy/kubernetes/controller/medik8s"}},
-		"no Lease read":        {startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
-		"no webhook, no patch": {server: startServer{missing: "mutatingwebhookconfigurations patch"}},
-		"no patch": {startServer{missing: "mutatingwebhookconfigurations patch", certificate: true},
+		"no Lease read":        {&startServer{missing: "leases get"}, []string{"leases.coordination.k8s.io in kube-node-lease get", "evictd-controller in evictd get"}},
+		"no webhook, no patch": {server: &startServer{missing: "mutatingwebhookconfigurations patch"}},
+		"no patch": {&startServer{missing: "mutatingwebhookconfigurations patch", certificate: true},
 			[]string{"mutatingwebhookconfigurations.admissionregistration.k8s.io evictd-controller patch", "apply deploy/kubernetes/controller-serving"}},
-		"no namespace": {startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
+		"no object list, no remediator": {server: &startServer{missing: "fenceagentsremediations list"}},
+		"no object list": {&startServer{missing: "fenceagentsremediations list", kinds: far},
+			[]string{"lacks rights: fenceagentsremediations.fence-agents-remediation.medik8s.io list: apply deploy/kubernetes/controller/medik8s/objects"}},
+		"no Machine list": {&startServer{missing: "machines list", kinds: allKinds()},
+			[]string{"machines.cluster.x-k8s.io list", "machines.machine.openshift.io list", "apply deploy/kubernetes/controller/cluster-api"}},
+		"no discovery": {&startServer{kinds: discoveryServer{fails: map[string]int{"/apis": http.StatusForbidden}}}, []string{"ask the API server for its groups"}},
+		"no namespace": {&startServer{noNamespace: true}, []string{"no namespace evictd", "set --namespace"}},
 	} {
 		err := tt.server.check(t, true, affinity.Enforce)
 		if (err == nil) != (tt.want == nil) {
@@ -139,12 +161,13 @@ func TestPrerequisites(t *testing.T) {
 
 // TestRights: the rights that are checked at the start are those that the manifests grant, but for events.
 func TestRights(t *testing.T) {
-	s := &startServer{remediators: true, certificate: true}
+	s := &startServer{remediators: true, certificate: true, kinds: allKinds()}
 	if err := s.checkWith(t, &Options{Namespace: "evictd", LeaderElect: true, Affinity: affinity.Observe, ExecutorImage: "agents:v1"}); err != nil {
 		t.Fatal(err)
 	}
 	var documents []string
-	for _, name := range []string{"controller/rbac.yaml", "controller/jobs/rbac.yaml", "controller/medik8s/rbac.yaml", "controller-serving/rbac.yaml"} {
+	for _, name := range []string{"controller/rbac.yaml", "controller/jobs/rbac.yaml", "controller/medik8s/rbac.yaml",
+		"controller/medik8s/objects/rbac.yaml", "controller/cluster-api/rbac.yaml", "controller-serving/rbac.yaml"} {
 		content, err := os.ReadFile("../../deploy/kubernetes/" + name)
 		if err != nil {
 			t.Fatal(err)

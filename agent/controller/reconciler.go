@@ -45,9 +45,11 @@ type reconciler struct {
 	executor *executor
 	// remediators exclude other programs that work on the same node.
 	remediators *remediatorLeases
-	recorder    recorder
-	log         *slog.Logger
-	kdump       kdumpListener // nil if there is none
+	// objects are those by which such programs work on nodes.
+	objects  *remediatorObjects
+	recorder recorder
+	log      *slog.Logger
+	kdump    kdumpListener // nil if there is none
 	// identity identifies this process, and ownNode the node that it runs on.
 	identity, ownNode string
 
@@ -279,9 +281,15 @@ func (r *reconciler) checkAct(ctx context.Context, o *order) error {
 	return r.exclude(ctx, node, o)
 }
 
-// exclude takes the Lease of the node's remediators. Recovery goes on without it: after its attempts the node would stay
-// isolated when the other remediator, which repaired it, has long ended, or when the Lease can be read and written again.
+// exclude checks that no other remediator has an object for the node, and takes the Lease of its remediators. Recovery
+// goes on without both: after its attempts the node would stay isolated when the other remediator, which repaired it, has
+// long ended, or when the Lease can be read and written again.
 func (r *reconciler) exclude(ctx context.Context, node *corev1.Node, o *order) error {
+	if o.intent.Step != fence.Recovery {
+		if err := r.objects.check(ctx, o.node); err != nil {
+			return err
+		}
+	}
 	err := r.remediators.acquire(ctx, node, true)
 	if err == nil || o.intent.Step != fence.Recovery {
 		return err

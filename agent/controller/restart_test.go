@@ -183,6 +183,7 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 		observer: &observer{live: newLiveReader(api, "evictd"), leases: &leases{}, failed: &unreadable{log: base.log}},
 	}
 	r.remediators = &remediatorLeases{live: r.observer.live, writer: api, log: base.log}
+	r.objects = remediatorObjectsOf(api)
 	r.executor = testExecutor(ctx, nil)
 	r.executor.open = func(_ context.Context, u *use) (device.Device, error) {
 		w.mu.Lock()

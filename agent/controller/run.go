@@ -213,10 +213,15 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		live: live, cached: m.GetCache(), writer: m.GetClient(), namespace: o.Namespace, image: o.ExecutorImage, log: o.Log,
 	}
 	devices.open, devices.done = devices.openDevice(live), func(node string) { notify(devices.ctx, node) }
+	kinds, err := newKindDiscovery(m.GetConfig())
+	if err != nil {
+		return nil, err
+	}
 	r := &reconciler{
 		cached: m.GetCache(), writer: m.GetClient(), config: settings, executor: devices, recorder: events, log: o.Log,
 		observer:    &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
 		remediators: &remediatorLeases{live: live, writer: m.GetClient(), log: o.Log},
+		objects:     &remediatorObjects{live: live, installed: kinds.installed},
 		identity:    identity, ownNode: o.NodeName,
 	}
 	devices.check, devices.objects = r.checkAct, r.actOnObjects
@@ -240,7 +245,7 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 		}
 		return nil
 	})
-	err := errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing), m.Add(conditions))
+	err = errors.Join(m.Add(leading), m.Add(devices), m.Add(lister), m.Add(devices.jobs), m.Add(listening), m.Add(probing), m.Add(conditions))
 	if err != nil {
 		return nil, fmt.Errorf("add to the manager: %w", err)
 	}

@@ -18,10 +18,17 @@ var clusterRights = []string{
 	"apps/deployments/scale,replicasets/scale,statefulsets/scale get",
 	"apps/replicasets get", "apps/replicasets list",
 	"batch/jobs get",
+	"cluster.x-k8s.io/machines list",
+	"customized-user-remediation.medik8s.io/customizeduserremediations list",
 	"events.k8s.io/events create", "events.k8s.io/events patch",
+	"fence-agents-remediation.medik8s.io/fenceagentsremediations list",
 	"ha.k8s.io/nodefences create", "ha.k8s.io/nodefences delete", "ha.k8s.io/nodefences get", "ha.k8s.io/nodefences list",
 	"ha.k8s.io/nodefences update", "ha.k8s.io/nodefences watch",
+	"infrastructure.cluster.x-k8s.io/metal3remediations list",
+	"machine-deletion-remediation.medik8s.io/machinedeletionremediations list",
+	"machine.openshift.io/machines list",
 	"namespaces/medik8s-leases get",
+	"nodemaintenance.medik8s.io/nodemaintenances list",
 	"nodes get", "nodes list", "nodes patch", "nodes watch", "nodes/status patch",
 	"persistentvolumeclaims get",
 	"persistentvolumes get",
@@ -29,6 +36,8 @@ var clusterRights = []string{
 	"pods/eviction create",
 	"policy/poddisruptionbudgets list",
 	"replicationcontrollers/scale get",
+	"self-node-remediation.medik8s.io/selfnoderemediations list",
+	"storage-based-remediation.medik8s.io/storagebasedremediations list",
 	"storage.k8s.io/volumeattachments delete", "storage.k8s.io/volumeattachments list",
 }
 
@@ -73,8 +82,8 @@ func TestController(t *testing.T) {
 		r.applyObject(doc)
 	}
 	t.Run("deployment", r.controllerDeployment)
-	const readme, remediators = "../../deploy/kubernetes/controller/README.md", "kubectl apply -k deploy/kubernetes/controller/medik8s"
-	commands := slices.Concat(readmeCommands(t, readme, "kubectl apply -f", "kubectl apply -k"), readmeCommands(t, readme, remediators, remediators),
+	const readme, apply = "../../deploy/kubernetes/controller/README.md", "kubectl apply -k deploy/kubernetes/controller/"
+	commands := slices.Concat(readmeCommands(t, readme, "kubectl apply -f", "kubectl apply -k"), readmeCommands(t, readme, apply+"medik8s", apply+"cluster-api"),
 		readmeCommands(t, readme, "kubectl apply -k deploy/kubernetes/controller/jobs", "kubectl -n evictd patch deployment"))
 	// Nothing pulls the image.
 	r.shell("../..", slices.DeleteFunc(commands, func(c string) bool { return strings.Contains(c, "kustomize edit") }))
