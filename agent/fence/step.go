@@ -31,6 +31,8 @@ type run struct {
 	acted bool
 	// back are devices that answer and did not before.
 	back []string
+	// unpowered is a BMC that answers although the outlets of the level in use are off, empty if none does.
+	unpowered string
 	// storageOn is a device of Isolation that reads on, empty if none does.
 	storageOn string
 }

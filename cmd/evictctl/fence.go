@@ -236,6 +236,9 @@ func methodParameters(m fence.Method) string {
 	if m.Unverified != "" {
 		parts = append(parts, "unverified="+string(m.Unverified))
 	}
+	if m.SeparatePower {
+		parts = append(parts, "separate_power=yes")
+	}
 	var keys []string
 	for key := range m.Parameters {
 		keys = append(keys, key)

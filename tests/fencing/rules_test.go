@@ -78,6 +78,7 @@ var rules = []demand{
 	{"a UUID is compared in three byte orders; one that identifies nothing does not match", []evidence{of(stepDir, "TestSameMachine")}},
 	{"a UUID that two Nodes share identifies nothing", []evidence{of(controllerDir, "TestSharedUUID", "TestSharedUUIDLater")}},
 	{"any device of the node that reads on contradicts the proof", []evidence{of(stepDir, "TestProofClauses"), of(controllerDir, "TestSeededFaults")}},
+	{"a BMC that answers when its outlets are off contradicts the proof", []evidence{of(stepDir, "TestBMCAnswersWithoutOutlets", "TestRandomFences"), of(controllerDir, "TestReadings"), of(ipmiDir, "TestWrongPassword"), of(redfishDir, "TestSystems")}},
 	{"a Lease that is renewed after the proof with the old boot ID stops the fence", []evidence{of(stepDir, "TestNotReleased"), of(controllerDir, "TestSeededFaults")}},
 	{"a node that returns with its old boot ID stays in quarantine", []evidence{of(stepDir, "TestTimelines")}},
 	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched"), of(clusterDir, "TestDrillOfPlug")}},

@@ -287,7 +287,7 @@ fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passw
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value
 fence-method-bmc-off-host1 line 3: ipaddr: is the same as ip in line 2; remove one of the lines
 fence-method-bmc-off-host1 line 4: ipport: is not a port from 1 to 65535; correct the value
-fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, unverified, timeout, releases, executor, ip, ipport, username, password
+fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, unverified, separate_power, timeout, releases, executor, ip, ipport, username, password
 fence-method-bmc-off-host1 line 7: timeout: is "0"; write a duration from 1s to 10m0s
 fence-method-bmc-off-host1 line 8: identity: is "guid"; write uuid, which compares the device's UUID with the node's, or none, which does not
 fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no
