@@ -57,7 +57,8 @@ var rules = []demand{
 	{"a new controller waits for the whole time of a foreign intent", []evidence{of(stepDir, "TestTwoControllersWait", "TestTimelines"), of(controllerDir, "TestLateCommand")}},
 	// Leadership.
 	{"acts end when the leadership is lost, and are waited for", []evidence{of(controllerDir, "TestLeadershipLost")}},
-	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp")}},
+	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp", "TestSlowRenewal")}},
+	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestSuspended")}},
 	{"the whole process group of an agent is killed", []evidence{of(agentDir, "TestDeadline", "TestProc")}},
 	{"the Lease that remediators share is taken, and honoured", []evidence{of(controllerDir, "TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")}},
 	{"nothing is fenced for a grace period after the start", []evidence{of(controllerDir, "TestSightings", "TestNoReleaseWithoutProof")}},
@@ -70,7 +71,7 @@ var rules = []demand{
 	{"concurrency, rate and cooldown are bounded", []evidence{of(stepDir, "TestStorm", "TestRate", "TestCooldown")}},
 	{"control-plane nodes are fenced one at a time, with a majority", []evidence{of(stepDir, "TestStorm")}},
 	{"the node of the controller is not fenced; a leader whose node is not Ready steps down", []evidence{of(controllerDir, "TestWithheld", "TestOwnNode")}},
-	{"excluded and paused nodes are not fenced, until the mark expires", []evidence{of(controllerDir, "TestWithheld", "TestPausedUntil", "TestPausedNode")}},
+	{"excluded and paused nodes are not fenced, until the mark expires", []evidence{of(controllerDir, "TestWithheld", "TestPausedUntil", "TestPausedNode", "TestExcludedNode")}},
 	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint")}},
 	// Identity.
 	{"the Node of the fence is the one that it was created for", []evidence{of(stepDir, "TestRandomFences"), of(controllerDir, "TestCheckAct")}},
@@ -81,10 +82,10 @@ var rules = []demand{
 	{"a BMC that answers when its outlets are off contradicts the proof", []evidence{of(stepDir, "TestBMCAnswersWithoutOutlets", "TestRandomFences"), of(controllerDir, "TestReadings"), of(ipmiDir, "TestWrongPassword"), of(redfishDir, "TestSystems")}},
 	{"a Lease that is renewed after the proof with the old boot ID stops the fence", []evidence{of(stepDir, "TestNotReleased"), of(controllerDir, "TestSeededFaults")}},
 	{"a node that returns with its old boot ID stays in quarantine", []evidence{of(stepDir, "TestTimelines")}},
-	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched"), of(clusterDir, "TestDrillOfPlug")}},
+	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched", "TestDrillWithSharedUUID"), of(clusterDir, "TestDrillOfPlug")}},
 	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel")}},
 	// A node's own watchdog.
-	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority"), of(peersDir, "TestNoRunningMachineIsTaken")}},
+	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestObserveAdvert"), of(peersDir, "TestNoRunningMachineIsTaken")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
 	// Executors, secrets and rights.
 	{"executors have no credentials, and the passwords in a file of their own", []evidence{of(controllerDir, "TestJobRequest")}},
@@ -98,7 +99,7 @@ var rules = []demand{
 	// The rest.
 	{"what fails after the release does not undo it", []evidence{of(stepDir, "TestTimelines")}},
 	{"a dry run does nothing, and says what it would do", []evidence{of(stepDir, "TestRandomFences", "TestMessages"), of(controllerDir, "TestOrdersWithoutProof", "TestDryRunTakesNoLease")}},
-	{"devices are probed, with their UUID, and reported", []evidence{of(controllerDir, "TestProbes", "TestProbeFailure", "TestProbesMixedExecutors")}},
+	{"devices are probed, with their UUID, and reported", []evidence{of(controllerDir, "TestProbes", "TestProbeFailure", "TestProbesMixedExecutors"), of(planDir, "TestOnlyBMC")}},
 }
 
 // TestRules: each rule has its tests.
