@@ -120,7 +120,7 @@ func TestExcludedNode(t *testing.T) {
 		if err := api.Update(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
-		reconcileFor(t, r, time.Minute)
+		reconcileFor(t, r, 2*time.Minute)
 		if getFence(t, api) == nil {
 			t.Error("not fenced after the label was removed")
 		}

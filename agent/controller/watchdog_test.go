@@ -114,6 +114,10 @@ func TestObserveAdvert(t *testing.T) {
 		if !got.Equal(start.Add(time.Duration(tt.want) * time.Second)) {
 			t.Errorf("%d, %q of version %q: unchanged since %v; want %d s", i, tt.text, tt.version, got.Sub(start), tt.want)
 		}
+		// What a restore brings back is not a change that the node made.
+		if moved := l.adverts[n.Name].moved; i > 1 && moved == (i == 17 || i == 21 || i == 22) {
+			t.Errorf("%d: moved = %t", i, moved)
+		}
 	}
 	l.pruneAdverts(map[string]bool{"n2": true})
 	if len(l.adverts) != 0 {

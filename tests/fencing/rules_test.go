@@ -21,7 +21,7 @@ var rules = []demand{
 	{"a node that is Ready is not proven off", []evidence{of(stepDir, "TestProofClauses")}},
 	{"a reading on makes all readings off before it void", []evidence{of(stepDir, "TestRandomFences")}},
 	// The order of the release.
-	{"nothing is released without a proof", []evidence{of(stepDir, "TestProofMissing", "TestForgedRelease"), of(controllerDir, "TestOrdersWithoutProof")}},
+	{"nothing is released without a proof", []evidence{of(stepDir, "TestProofMissing", "TestForgedRelease", "TestEditedStates", "TestEditedToRecovery"), of(controllerDir, "TestOrdersWithoutProof")}},
 	{"the devices of the proof are read once more just before the release", []evidence{of(stepDir, "TestReleaseNeedsRecentReading", "TestNotReleased")}},
 	{"a saved release without its taint begins with a reading", []evidence{of(stepDir, "TestForgedRelease")}},
 	{"a device that reads on in the release ends it", []evidence{of(stepDir, "TestTimelines", "TestRandomFences"), of(controllerDir, "TestSeededFaults")}},
@@ -64,7 +64,7 @@ var rules = []demand{
 	{"nothing is fenced for a grace period after the start", []evidence{of(controllerDir, "TestSightings", "TestNoReleaseWithoutProof")}},
 	{"nothing is fenced for a grace period after an outage of the API server", []evidence{of(controllerDir, "TestFailedList")}},
 	// The gate.
-	{"the policy is asked before each act and before the release", []evidence{of(stepDir, "TestReleaseHeld", "TestRandomFences"), of(controllerDir, "TestGateLists")}},
+	{"the policy is asked before each act and before the release", []evidence{of(stepDir, "TestReleaseHeld", "TestRandomFences"), of(controllerDir, "TestGateLists", "TestGateFences")}},
 	{"pods are released for storage or a dump only while the gate is open", []evidence{of(stepDir, "TestStorageTimelines", "TestKdumpReleaseTimelines")}},
 	{"percentages are rounded down, and unknown nodes are unhealthy", []evidence{of(stepDir, "TestStorm")}},
 	{"nothing is fenced without a Ready node, or in a disrupted zone", []evidence{of(stepDir, "TestStorm", "TestZoneRate")}},
@@ -92,7 +92,7 @@ var rules = []demand{
 	{"agents have no arguments and no environment of the controller", []evidence{of(agentDir, "TestInput", "TestProc")}},
 	{"secrets are in no error and in no cache", []evidence{of(controllerDir, "TestStrippedSecret"), of(agentDir, "TestRedaction"), of(redfishDir, "TestSecrets")}},
 	{"a Job does not run on the node that it fences", []evidence{of(controllerDir, "TestJobRequest", "TestJobStatus")}},
-	{"agents are of one directory, with the name of one, and other users cannot write them", []evidence{of(agentDir, "TestFind")}},
+	{"agents are of one directory, with the name of one, and other users cannot write them", []evidence{of(agentDir, "TestFind", "TestForeign")}},
 	{"an agent is always given an action", []evidence{of(agentDir, "TestInput", "TestNewRefuses")}},
 	{"reboot, cycle and reset are refused, and so is one plug of two nodes", []evidence{of(planDir, "TestProblems")}},
 	{"configuration of other namespaces is not read", []evidence{of(controllerDir, "TestWatchedNamespaces")}},
