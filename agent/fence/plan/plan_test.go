@@ -254,6 +254,11 @@ cluster-fence-config line 6: total_timeout: is 30s, which is too short for one a
 warning: fence-method-bmc-off-host1: action: is missing; it is off because of the name of the method; write action=off
 fence-method-bmc-on-host1 line 3: action: is cycle, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
 fence-method-reset-host1: action: is missing; write action=off or action=on`},
+		{"reboot and reset", files{
+			"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=reboot",
+			"fence-method-bmc-on-host1":  "template=fence-method-template-bmc\nip=10.0.0.1\naction=reset"}, "", `
+fence-method-bmc-off-host1 line 3: action: is reboot, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
+fence-method-bmc-on-host1 line 3: action: is reset, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on`},
 		{"action of another name", files{"fence-method-bmc-on-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off"}, "host1",
 			"warning: fence-method-bmc-on-host1 line 3: action: is off, but the name of the method ends in -on; correct the one or the other"},
 		{"on before off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-on bmc-off"}, "",
