@@ -85,7 +85,7 @@ var rules = []demand{
 	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched", "TestDrillWithSharedUUID"), of(clusterDir, "TestDrillOfPlug")}},
 	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel")}},
 	// A node's own watchdog.
-	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestObserveAdvert"), of(peersDir, "TestNoRunningMachineIsTaken")}},
+	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert"), of(peersDir, "TestNoRunningMachineIsTaken")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
 	// Executors, secrets and rights.
 	{"executors have no credentials, and the passwords in a file of their own", []evidence{of(controllerDir, "TestJobRequest")}},
@@ -98,7 +98,7 @@ var rules = []demand{
 	{"configuration of other namespaces is not read", []evidence{of(controllerDir, "TestWatchedNamespaces")}},
 	// The rest.
 	{"what fails after the release does not undo it", []evidence{of(stepDir, "TestTimelines")}},
-	{"a dry run does nothing, and says what it would do", []evidence{of(stepDir, "TestRandomFences", "TestMessages"), of(controllerDir, "TestOrdersWithoutProof", "TestDryRunTakesNoLease")}},
+	{"a dry run does nothing, and says what it would do", []evidence{of(stepDir, "TestRandomFences", "TestMessages"), of(controllerDir, "TestOrdersWithoutProof", "TestOrdersOfDryRun", "TestDryRunTakesNoLease")}},
 	{"devices are probed, with their UUID, and reported", []evidence{of(controllerDir, "TestProbes", "TestProbeFailure", "TestProbesMixedExecutors"), of(planDir, "TestOnlyBMC")}},
 }
 
