@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,8 +70,10 @@ func (p *pass) openDrill(ctx context.Context, request string) (*fence.State, []f
 	switch {
 	case err != nil:
 		return nil, nil, errNotKnown
-	case other != "":
-		return nil, nil, fmt.Errorf("another Node, %s, has the same systemUUID; delete the one that is out of date", other)
+	case other != "" && compares(&plan):
+		// What is not compared can be drilled, and must be: a fence of this node uses nothing else.
+		return nil, nil, fmt.Errorf("another Node, %s, has the same systemUUID, which then identifies no machine; delete the one that is "+
+			"out of date, or drill a level of power management whose methods all have identity=none, with --level", other)
 	}
 	lease := p.observer.lease(ctx, p.name)
 	if !lease.Known {
@@ -78,6 +81,13 @@ func (p *pass) openDrill(ctx context.Context, request string) (*fence.State, []f
 	}
 	state, orders := fence.OpenDrill(nodeFacts(p.node), lease, plan, time.Now())
 	return &state, orders.Events, nil
+}
+
+// compares reports whether a method of power management compares the UUID of its device with that of the node.
+func compares(pl *fence.Plan) bool {
+	return slices.ContainsFunc(pl.PowerManagement, func(l fence.Level) bool {
+		return slices.ContainsFunc(l.Methods, func(m fence.Method) bool { return m.Identity != fence.CheckNone })
+	})
 }
 
 // refuseDrill removes the request from the NodeFence, and adds the reason to its history. One that had no state ends.

@@ -150,6 +150,41 @@ func TestDrillRefused(t *testing.T) {
 	}
 }
 
+// The only drill of a node that shares its systemUUID is one by devices that are not compared with it: its fences use
+// nothing else, and NotDrilled asks for it.
+func TestDrillWithSharedUUID(t *testing.T) {
+	bmc, plug := offMethod(), offMethod()
+	plug.Name, plug.Device, plug.Identity = "plug-off", "plug", fence.CheckNone
+	for request, want := range map[string]string{
+		"":   "drill a level of power management whose methods all have identity=none",
+		"/1": "drill a level of power management whose methods all have identity=none",
+		"/2": "",
+	} {
+		twin := healthyNode("n2")
+		twin.Status.NodeInfo.SystemUUID = machine
+		r, _ := testReconciler(t, nil, interceptor.Funcs{}, cordonedNode(), twin, leaseOf("n1", time.Now()))
+		plan := r.config.config.Plans["n1"]
+		plan.PowerManagement = []fence.Level{{Methods: []fence.Method{bmc}}, {Methods: []fence.Method{plug}}}
+		r.config.config.Plans["n1"] = plan
+		p := &pass{reconciler: r, name: "n1", config: &r.config.config, node: cordonedNode()}
+		state, _, err := p.openDrill(t.Context(), string(p.node.UID)+request)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v; want %q", request, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%q: %v; want a drill", request, err)
+		}
+		// What it shows is what a fence of the node looks for.
+		digest := fence.DrillDigest(fence.Node{UID: state.Target.UID, SystemUUID: state.Target.SystemUUID}, state.Plan.PowerManagement[0])
+		if left := plan.Drilled(nodeFacts(p.node), []string{digest}); len(left.PowerManagement) != 2 {
+			t.Errorf("%q: a fence leaves out %q", request, left.LeftOut)
+		}
+	}
+}
+
 // What changed between the decision and the act is read again: a pod that came to the node is not switched off.
 func TestDrillChecksAct(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "db-0"}, Spec: corev1.PodSpec{NodeName: "n1"}}

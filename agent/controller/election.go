@@ -79,12 +79,16 @@ type leadership struct {
 	stop func() bool
 	// lost is called once after stop when the leadership is lost.
 	lost func(error)
+	// uptime is the time since the boot, in which the machine may have been suspended: CLOCK_BOOTTIME.
+	uptime func() (time.Duration, error)
 
 	mu sync.Mutex
 	// renewed is the time before the request of the last renewal, zero before the first.
 	renewed time.Time
-	timer   *time.Timer // fires RenewDeadline after renewed
-	over    error       // why this process must not lead any more, nil if it may
+	// since is renewed by uptime.
+	since time.Duration
+	timer *time.Timer // fires RenewDeadline after renewed
+	over  error       // why this process must not lead any more, nil if it may
 }
 
 // Get implements resourcelock.Interface.
@@ -121,6 +125,10 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 // renew notes when the lease was renewed by a request.
 func (l *leadership) renew(request func() error) error {
 	began := time.Now()
+	since, err := l.uptime()
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	over := l.over
 	l.mu.Unlock()
@@ -132,7 +140,7 @@ func (l *leadership) renew(request func() error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.renewed = began
+	l.renewed, l.since = began, since
 	left := time.Until(began.Add(l.times.RenewDeadline))
 	if l.timer == nil {
 		l.timer = time.AfterFunc(left, func() { l.end(errNotRenewed) })
@@ -153,7 +161,7 @@ func (l *leadership) began() bool {
 func (l *leadership) end(why error) {
 	l.mu.Lock()
 	again := l.over != nil
-	if errors.Is(why, errNotRenewed) && time.Since(l.renewed) < l.times.RenewDeadline {
+	if errors.Is(why, errNotRenewed) && l.renewedInTime() {
 		again = true // the timer was reset when it fired
 	}
 	if !again {
@@ -173,5 +181,12 @@ func (l *leadership) end(why error) {
 func (l *leadership) valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.over == nil && time.Since(l.renewed) < l.times.RenewDeadline
+	return l.over == nil && l.renewedInTime()
+}
+
+// renewedInTime reports whether the last renewal is not older than RenewDeadline, also by the time since the boot: the
+// clock of timers stands still while the machine is suspended. l.mu is locked.
+func (l *leadership) renewedInTime() bool {
+	uptime, err := l.uptime()
+	return err == nil && time.Since(l.renewed) < l.times.RenewDeadline && uptime-l.since < l.times.RenewDeadline
 }

@@ -122,6 +122,8 @@ type candidate struct {
 	why                  error
 	// busy says that an act does not end.
 	busy bool
+	// suspended is for how long its machine was suspended.
+	suspended time.Duration
 }
 
 // elect runs leader election for a candidate.
@@ -129,6 +131,7 @@ func elect(ctx context.Context, t *testing.T, server *leaseServer, name string, 
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	c := &candidate{}
+	booted := time.Now()
 	note := func(at *time.Time) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -143,6 +146,11 @@ func elect(ctx context.Context, t *testing.T, server *leaseServer, name string, 
 			note(&c.lost)
 			c.why = why
 			cancel()
+		},
+		uptime: func() (time.Duration, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return time.Since(booted) + c.suspended, nil
 		},
 	}
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -193,6 +201,73 @@ func TestLeaseNotRenewed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// slowLock is a lock whose requests are answered late.
+type slowLock struct {
+	*lock
+	delay time.Duration
+}
+
+func (l *slowLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.lock.Update(ctx, r)
+	time.Sleep(l.delay)
+	return err
+}
+
+// TestSlowRenewal: the lease is valid from before the request that renews it, and not from its answer.
+func TestSlowRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 4 * time.Second
+		booted, times := time.Now(), DefaultElection()
+		var lost time.Time
+		l := &leadership{
+			Interface: &slowLock{&lock{&leaseServer{}, "first"}, delay}, times: times, log: slog.New(slog.DiscardHandler),
+			stop: func() bool { return true }, lost: func(error) { lost = time.Now() },
+			uptime: func() (time.Duration, error) { return time.Since(booted), nil },
+		}
+		if err := l.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err != nil || !l.valid() {
+			t.Fatalf("Update = %v, valid %t; want the leader", err, l.valid())
+		}
+		time.Sleep(times.RenewDeadline - delay)
+		synctest.Wait()
+		if l.valid() || !lost.Equal(booted.Add(times.RenewDeadline)) {
+			t.Errorf("valid %t, lost after %v; want the end after %v", l.valid(), lost.Sub(booted), times.RenewDeadline)
+		}
+	})
+}
+
+// TestSuspended: a leader whose machine was suspended does not act before it has renewed the lease again, although the
+// clock of its timers stood still.
+func TestSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		server := &leaseServer{}
+		c := elect(ctx, t, server, "first", DefaultElection())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		suspend := func(d time.Duration) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.suspended += d
+		}
+		if suspend(time.Second); !c.valid() {
+			t.Error("the leadership is not valid after a second")
+		}
+		if suspend(DefaultElection().RenewDeadline); c.valid() {
+			t.Error("the leadership is valid after the renew deadline")
+		}
+		time.Sleep(DefaultElection().RetryPeriod * 2)
+		synctest.Wait()
+		if !c.valid() || c.why != nil {
+			t.Errorf("valid %t, lost %v after a renewal; want the leader", c.valid(), c.why)
+		}
+		c.leadership.uptime = func() (time.Duration, error) { return 0, errors.New("no clock") }
+		if c.valid() {
+			t.Error("the leadership is valid without a clock")
+		}
+		end()
+	})
 }
 
 // TestLeaseTaken: a leader whose lease another controller has, such as one that a person deleted, ends at its next

@@ -173,17 +173,24 @@ func TestReadings(t *testing.T) {
 		uuid   string
 		err    string
 		after  time.Duration
+		// answered says that the device answered, although its power is unknown.
+		answered bool
 	}{
-		"off":                  {&faultyDevice{uuid: machine}, fence.PowerOff, machine, "", 0},
-		"off, UUID unreadable": {&faultyDevice{}, fence.PowerUnknown, "", "no session", 0},
+		"off":                  {&faultyDevice{uuid: machine}, fence.PowerOff, machine, "", 0, false},
+		"off, UUID unreadable": {&faultyDevice{}, fence.PowerUnknown, "", "no session", 0, true},
 		"on, UUID unreadable": {&faultyDevice{status: func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }},
-			fence.PowerOn, "", "no session", 0},
+			fence.PowerOn, "", "no session", 0, false},
 		"error": {&faultyDevice{status: func(context.Context) (fence.Power, error) { return "", errors.New("no route to host") }},
-			fence.PowerUnknown, "", "no route to host", 0},
+			fence.PowerUnknown, "", "no route to host", 0, false},
+		"answer with an error": {&faultyDevice{status: func(context.Context) (fence.Power, error) {
+			return fence.PowerUnknown, fmt.Errorf("read power: %w", &device.AnswerError{Err: errors.New("wrong password")})
+		}}, fence.PowerUnknown, "", "wrong password", 0, true},
+		"neither off nor on": {&faultyDevice{uuid: machine, status: func(context.Context) (fence.Power, error) { return fence.PowerUnknown, nil }},
+			fence.PowerUnknown, machine, "", 0, true},
 		"panic": {&faultyDevice{status: func(context.Context) (fence.Power, error) { panic("index out of range") }},
-			fence.PowerUnknown, "", "index out of range", 0},
+			fence.PowerUnknown, "", "index out of range", 0, false},
 		"no end": {&faultyDevice{status: func(ctx context.Context) (fence.Power, error) { return fence.PowerOff, ignores(ctx) }},
-			fence.PowerUnknown, "", "no answer", readingTimeout + returnTimeout},
+			fence.PowerUnknown, "", "no answer", readingTimeout + returnTimeout, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -193,6 +200,9 @@ func TestReadings(t *testing.T) {
 				r := e.reading("n1", fenceUID, &m)
 				if r.Power != tt.power || r.UUID != tt.uuid || !strings.Contains(r.Error, tt.err) || (tt.err == "") != (r.Error == "") {
 					t.Errorf("reading = %+v; want %s, UUID %q, error %q", r, tt.power, tt.uuid, tt.err)
+				}
+				if r.Answered != tt.answered {
+					t.Errorf("Answered = %t; want %t", r.Answered, tt.answered)
 				}
 				if took := time.Since(began); took != tt.after {
 					t.Errorf("reading took %v; want %v", took, tt.after)

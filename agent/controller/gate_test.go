@@ -124,6 +124,23 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// The policy is asked with the fences of all nodes, as the API server has them.
+func TestGateFences(t *testing.T) {
+	for attempt, want := range []string{"", fence.ReasonMaxConcurrent} {
+		synctest.Test(t, func(t *testing.T) {
+			other := runningFence(func(s *fence.State) { s.Attempt = int32(attempt) })
+			r, _ := testReconciler(t, nil, interceptor.Funcs{}, deadNode(), healthyNode("n2"), healthyNode("n3"), healthyNode("n4"),
+				healthyNode("n5"), other)
+			r.config.config.Policy.MaxConcurrent = 1
+			config, _ := r.config.current()
+			p := &pass{reconciler: r, name: "n2", config: &config, node: healthyNode("n2")}
+			if g := p.gate(t.Context(), &fence.State{Node: "n2"}); g.Reason != want || g.Open != (want == "") {
+				t.Errorf("gate beside a fence in attempt %d = %+v; want %q", attempt, g, want)
+			}
+		})
+	}
+}
+
 // A person's confirmation overrides the storm policy, not what the controller itself closes the gate for.
 func TestGateOverride(t *testing.T) {
 	for reason, want := range map[string]bool{

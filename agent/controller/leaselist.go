@@ -65,7 +65,7 @@ func (l *leaseLister) list(ctx context.Context) {
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		present[n.Name] = true
-		r.observer.leases.observeAdvert(n, now)
+		r.observer.leases.observeAdvert(n, false, now)
 		if ready(n) && r.silent(n.Name, &config) {
 			l.notify(ctx, n.Name)
 		}

@@ -104,6 +104,29 @@ func TestPausedNode(t *testing.T) {
 	}
 }
 
+// No fence begins of a node with the label that excludes it, until the label is removed.
+func TestExcludedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := deadNode()
+		n.Labels = map[string]string{labelExclude: "true"}
+		r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{}, n, healthyNode("n2"), healthyNode("n3"),
+			leaseOf("n1", time.Now().Add(-time.Hour)))
+		reconcileFor(t, r, 3*time.Minute)
+		if getFence(t, api) != nil {
+			t.Error("fenced although it is excluded")
+		}
+		n = getNode(t, api)
+		n.Labels = nil
+		if err := api.Update(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		reconcileFor(t, r, 2*time.Minute)
+		if getFence(t, api) == nil {
+			t.Error("not fenced after the label was removed")
+		}
+	})
+}
+
 // An annotation with a mistake is reported once for each value, also of a node that is Ready.
 func TestPauseReported(t *testing.T) {
 	n := healthyNode("n1")

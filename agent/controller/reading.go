@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/device"
 )
 
 // readingTimeout bounds one reading, as the deadline of its method does. A slow BMC needs some seconds for each command
@@ -53,13 +54,15 @@ func (e *executor) reading(node, uid string, m *fence.Method) fence.Reading {
 	r := fence.Reading{Device: m.Device, Power: fence.PowerUnknown, Started: metav1.NowMicro()}
 	var power fence.Power
 	var uuid string
+	var answered bool
 	if err == nil {
 		err = e.bounded(ctx, release, func() error {
 			d, err := e.open(ctx, &use{node: node, fence: uid, method: m, id: readingID()})
 			if err != nil {
 				return err
 			}
-			if power, err = d.Status(ctx); err != nil || m.Identity == fence.CheckNone {
+			power, err = d.Status(ctx)
+			if answered = err == nil; !answered || m.Identity == fence.CheckNone {
 				return err
 			}
 			uuid, err = d.UUID(ctx)
@@ -79,6 +82,8 @@ func (e *executor) reading(node, uid string, m *fence.Method) fence.Reading {
 	if power != "" && (err == nil || power == fence.PowerOn) {
 		r.Power, r.UUID = power, uuid
 	}
+	answer := (*device.AnswerError)(nil)
+	r.Answered = r.Power == fence.PowerUnknown && (answered || errors.As(err, &answer))
 	return r
 }
 

@@ -220,6 +220,31 @@ func TestOrdersWithoutProof(t *testing.T) {
 	}
 }
 
+// In a dry run no order is carried out but to read, whatever is ordered.
+func TestOrdersOfDryRun(t *testing.T) {
+	for _, dryRun := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r, api := testReconciler(t, &faultyDevice{uuid: machine}, interceptor.Funcs{}, deadNode())
+			nf := runningFence(func(s *fence.State) { s.DryRun = dryRun })
+			state := stateOf(nf)
+			p := &pass{reconciler: r, name: "n1", node: getNode(t, api)}
+			p.executor.pending("n1", fenceUID)
+			orders := fence.Orders{Act: &offOrder("1").intent, Taints: fence.Taints{Quarantine: true}}
+			if err := p.carryOut(t.Context(), nf, &state, &orders, time.Time{}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			outcomes, _, inFlight := p.executor.pending("n1", fenceUID)
+			if acted := len(outcomes) > 0 || inFlight != ""; acted == dryRun {
+				t.Errorf("dry run %t: outcomes %+v, in flight %q", dryRun, outcomes, inFlight)
+			}
+			if tainted := taintIndex(getNode(t, api), &quarantine) >= 0; tainted == dryRun {
+				t.Errorf("dry run %t: quarantine taint set: %t", dryRun, tainted)
+			}
+		})
+	}
+}
+
 // A pod is deleted by its UID and without grace.
 func TestDeletePods(t *testing.T) {
 	var options client.DeleteOptions

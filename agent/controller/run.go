@@ -35,6 +35,7 @@ import (
 	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/fence/nodefence"
 	"github.com/evictd/evictd/agent/version"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 const (
@@ -103,7 +104,7 @@ func Run(ctx context.Context, o *Options) error {
 	suffix := make([]byte, 4)
 	rand.Read(suffix)
 	identity := o.Identity + "-" + hex.EncodeToString(suffix)
-	lead := &leadership{times: o.Election, log: o.Log, lost: cancel}
+	lead := &leadership{times: o.Election, log: o.Log, lost: cancel, uptime: process.Uptime}
 	m, err := newManager(config, o, lead, identity, logger)
 	if err != nil {
 		return err

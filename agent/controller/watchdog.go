@@ -20,8 +20,9 @@ const freshLease = 2*leasePeriod + 5*time.Second
 type advertSighting struct {
 	text  string
 	since time.Time
-	// version is the resourceVersion of the newest Node with this text, 0 if it is not a number.
-	version uint64
+	// version is the resourceVersion of the newest Node with this text, cached that of the newest one of the cache; 0 if it
+	// is not a number.
+	version, cached uint64
 	// moved is set if it was seen to change.
 	moved bool
 	// proves is how it shows that its node reaches the API server.
@@ -63,8 +64,10 @@ func (s *advertSighting) reaches(now time.Time) bool {
 }
 
 // observeAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock. A Node
-// of the cache may be older than one that was read from the API server before: what it says does not count.
-func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
+// of the cache may be older than one that was read live, from the API server, before: what it says does not count. If a
+// Node is older although it was read live, or although the cache had a newer one, etcd was restored from a backup, after
+// which resourceVersions are smaller: what is known of the node begins again.
+func (l *leases) observeAdvert(n *corev1.Node, live bool, now time.Time) time.Time {
 	text := n.Annotations[selffence.AnnotationWatchdog]
 	version, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
 	if err != nil {
@@ -73,14 +76,21 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.adverts[n.Name]
+	cached, older := s.cached, ok && version > 0 && version < s.version
 	switch {
-	case ok && version > 0 && version < s.version:
+	case older && !live && version >= cached:
 		return s.since
-	case !ok || s.text != text:
+	case older || !ok:
 		s = newAdvertSighting(text, now)
-		s.moved, s.version = ok, version
+		s.version = version
+	case s.text != text:
+		s = newAdvertSighting(text, now)
+		s.moved, s.version = true, version
 	default:
 		s.version = max(s.version, version)
+	}
+	if s.cached = min(cached, s.version); !live {
+		s.cached = version
 	}
 	if l.adverts == nil {
 		l.adverts = make(map[string]advertSighting)
@@ -172,7 +182,7 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 		return fence.WatchdogFacts{}
 	}
 	text, said := n.Annotations[selffence.AnnotationWatchdog]
-	since := l.observeAdvert(n, now)
+	since := l.observeAdvert(n, true, now)
 	if !said {
 		return fence.WatchdogFacts{Why: "the node says nothing of a watchdog"}
 	}

@@ -59,7 +59,7 @@ func TestWatchdogFacts(t *testing.T) {
 		}
 		n.Annotations = map[string]string{selffence.AnnotationWatchdog: text}
 		before := func(seconds time.Duration) time.Time { return start.Add(-seconds * time.Second) }
-		l.observeAdvert(n, before(tt.advert))
+		l.observeAdvert(n, true, before(tt.advert))
 		lease := fence.Lease{Known: true, Found: true, UnchangedSince: before(tt.lease)}
 		if tt.change != nil {
 			tt.change(&lease)
@@ -90,23 +90,33 @@ func TestWatchdogFacts(t *testing.T) {
 }
 
 // An advert counts from its last change, also to an earlier text. What an older Node says does not count: that of the
-// cache may be late for minutes.
+// cache may be late for minutes. After etcd was restored all Nodes are older than those before.
 func TestObserveAdvert(t *testing.T) {
 	l, start := &leases{}, time.Now()
 	for i, tt := range []struct {
 		text, version string
+		live          bool
 		want          int
 	}{
-		{"a", "10", 0}, {"a", "11", 0}, {"b", "12", 2}, {"b", "12", 2}, {"a", "13", 4}, {"", "14", 5},
-		{"a", "13", 5}, {"", "14", 5}, // the cache is late
-		{"c", "20", 8}, {"c", "30", 8}, {"b", "25", 8}, {"c", "31", 8}, {"d", "31", 12},
-		{"e", "", 13}, {"e", "1", 13}, // a version that is not known
+		{"a", "10", false, 0}, {"a", "11", false, 0}, {"b", "12", false, 2}, {"b", "12", false, 2}, {"a", "13", false, 4}, {"", "14", true, 5},
+		{"a", "13", false, 5}, {"", "14", false, 5}, // the cache is late
+		{"c", "20", false, 8}, {"c", "30", true, 8}, {"b", "25", false, 8}, {"c", "31", false, 8}, {"d", "31", false, 12},
+		{"e", "", false, 13}, {"e", "1", false, 13}, // a version that is not known
+		{"f", "40", false, 15}, {"g", "50", true, 16},
+		{"a", "7", false, 17}, {"b", "8", false, 18}, {"b", "9", true, 18}, // restored, and seen in the cache first
+		{"c", "60", true, 20},
+		{"d", "40", true, 21}, {"d", "5", true, 22}, {"e", "7", true, 23}, // restored twice, and read live first
+		{"x", "6", false, 23}, {"e", "8", false, 23}, {"f", "9", false, 26}, // the cache is late again
 	} {
 		n := deadNode()
 		n.ResourceVersion, n.Annotations = tt.version, map[string]string{selffence.AnnotationWatchdog: tt.text}
-		got := l.observeAdvert(n, start.Add(time.Duration(i)*time.Second))
+		got := l.observeAdvert(n, tt.live, start.Add(time.Duration(i)*time.Second))
 		if !got.Equal(start.Add(time.Duration(tt.want) * time.Second)) {
 			t.Errorf("%d, %q of version %q: unchanged since %v; want %d s", i, tt.text, tt.version, got.Sub(start), tt.want)
+		}
+		// What a restore brings back is not a change that the node made.
+		if moved := l.adverts[n.Name].moved; i > 1 && moved == (i == 17 || i == 21 || i == 22) {
+			t.Errorf("%d: moved = %t", i, moved)
 		}
 	}
 	l.pruneAdverts(map[string]bool{"n2": true})
@@ -208,7 +218,7 @@ func TestMajorityOfPeers(t *testing.T) {
 			for k, n := range nodes[:2] {
 				list[n.Name] = renewal{now, uint64(100*i + k + 1)}
 				n.Annotations = map[string]string{selffence.AnnotationWatchdog: tt.text(i)}
-				l.observeAdvert(&n, now)
+				l.observeAdvert(&n, false, now)
 			}
 			l.list(list, now, now)
 			l.countMajority(nodes, now)
@@ -220,7 +230,7 @@ func TestMajorityOfPeers(t *testing.T) {
 	l := &leases{majority: start.Add(-time.Hour), counted: start}
 	n := deadNode()
 	n.Annotations = map[string]string{selffence.AnnotationWatchdog: advert(1)}
-	l.observeAdvert(n, start.Add(-time.Hour))
+	l.observeAdvert(n, true, start.Add(-time.Hour))
 	lease := fence.Lease{Known: true, Found: true, UnchangedSince: start.Add(-time.Hour)}
 	if got := watchdogFacts(n, lease, l, start); got.Unchanged != 0 {
 		t.Errorf("a node that asks its peers is unchanged for %s by a majority of Leases", got.Unchanged)
@@ -290,7 +300,7 @@ func TestWatchdogRelease(t *testing.T) {
 			leaseOf("n2", now), leaseOf("n3", now), pod("db-0", "StatefulSet", nil))
 		l := r.observer.leases
 		l.observe("n1", renewal{renewed: renewed}, now.Add(-time.Hour))
-		l.observeAdvert(n, now.Add(-tt.since))
+		l.observeAdvert(n, true, now.Add(-tt.since))
 		l.majority, l.counted = now.Add(-time.Hour), now
 		if _, err := r.Reconcile(t.Context(), request); err != nil {
 			t.Fatal(err)

@@ -126,6 +126,18 @@ func TestForgedRelease(t *testing.T) {
 	}
 }
 
+// TestEditedToRecovery: a release whose step a person has edited to Recovery goes on with nothing.
+func TestEditedToRecovery(t *testing.T) {
+	s, in := releasing(begin.Add(time.Minute))
+	s.Step = Recovery
+	for _, status := range []Status{New, Running, Done, Error} {
+		s.Status = status
+		if _, o := Step(s, in, begin.Add(time.Minute)); o.Taints.OutOfService || len(o.Delete) > 0 {
+			t.Errorf("%s: taints %+v, deleted %v; want no release", status, o.Taints, o.Delete)
+		}
+	}
+}
+
 // TestReleaseEnds checks that a release ends only when the pods that the taint evicts and their volumes are known to be
 // gone.
 func TestReleaseEnds(t *testing.T) {

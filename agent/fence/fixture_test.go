@@ -65,6 +65,8 @@ type fakeDevice struct {
 	lies bool
 	// foreign switches another machine.
 	foreign bool
+	// broken answers each reading with an error, from its time on until repaired, after the beginning; 0 for never.
+	broken, repaired time.Duration
 	// again is after which time a command is executed a second time, as from a datagram that the network delivered late;
 	// returns is after which time the machine is on again after off, as with the power policy always-on; 0 for never.
 	again, returns time.Duration
@@ -76,6 +78,10 @@ func bmc() *fakeDevice {
 
 func (d *fakeDevice) answersAt(at time.Duration) bool {
 	return d.silent < 0 || at < d.silent || d.answers > 0 && at >= d.answers
+}
+
+func (d *fakeDevice) brokenAt(at time.Duration) bool {
+	return d.broken > 0 && at >= d.broken && (d.repaired == 0 || at < d.repaired)
 }
 
 // occurrence is something that happens in the simulation.
@@ -382,6 +388,9 @@ func (s *simulation) read(name string) {
 			x.Power, x.UUID, x.Error = PowerOff, d.uuid, ""
 			if d.on && !d.lies {
 				x.Power = PowerOn
+			}
+			if d.brokenAt(started.Sub(begin)) {
+				x.Power, x.UUID, x.Error, x.Answered = PowerUnknown, "", "wrong password", true
 			}
 		}
 		s.readings = append(s.readings, x)

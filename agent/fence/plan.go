@@ -56,6 +56,8 @@ type Method struct {
 	// Unverified says what is done about a device that neither a UUID nor a drill has shown to be of the node. Without
 	// it, it proves nothing.
 	Unverified Unverified `json:"unverified,omitempty"`
+	// SeparatePower says that the device has power of its own: it answers although the outlets of its machine are off.
+	SeparatePower bool `json:"separatePower,omitempty"`
 	// Executor says where the agent runs. Without it, as a child process of the controller.
 	Executor Executor `json:"executor,omitempty"`
 	// Releases are CSI drivers and StorageClasses: the storage that the node is cut off from after the method switched

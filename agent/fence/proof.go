@@ -49,6 +49,9 @@ func (r *run) prove() bool {
 	if why != "" {
 		why = "; its watchdog proves nothing: " + why
 	}
+	if r.unpowered != "" {
+		why += "; " + answersUnpowered(r.unpowered)
+	}
 	r.nextLevel(ReasonNotProven, "the machine is not proven off ("+s.powers()+")"+why)
 	return true
 }
@@ -111,7 +114,8 @@ func (r *run) verify() bool {
 	if !complete {
 		r.dead() // reports what is waited for
 	}
-	complete = complete && r.allConfirm(r.confirms)
+	bmc, _ := r.outletsOff(s.Proof.Readings)
+	complete = complete && bmc == "" && r.allConfirm(r.confirms)
 	if !open {
 		r.read(devices, s.Proof.At.Time, t.Settle.Duration)
 		return false
@@ -247,6 +251,10 @@ func (r *run) contradicted() bool {
 	}
 	if !s.proves(s.Proof) {
 		r.proofLost("the saved proof is none of this plan")
+		return true
+	}
+	if bmc, certain := r.outletsOff(s.Proof.Readings); certain {
+		r.proofLost(answersUnpowered(bmc))
 		return true
 	}
 	for _, x := range r.on {

@@ -58,6 +58,9 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	if chance(20) {
 		s.bootTime = never
 	}
+	if unpowered := rand.New(rand.NewPCG(seed, 2)); unpowered.IntN(4) == 0 {
+		randomAnswers(s, unpowered)
+	}
 	randomEvents(s, rnd, mode)
 	if mode.drills && chance(40) {
 		randomDrill(s, rnd)
@@ -171,6 +174,22 @@ func randomDevice(rnd *rand.Rand) *fakeDevice {
 	return d
 }
 
+// randomAnswers makes the BMC of a node with plugs answer with errors for a while.
+func randomAnswers(s *simulation, rnd *rand.Rand) {
+	s.plan.PowerManagement = []Level{level(false, "bmc"), noIdentity(level(rnd.IntN(2) == 0, "plug1"))}
+	s.plan.PowerManagement[0].Methods[0].SeparatePower = rnd.IntN(4) == 0
+	d := s.devices["bmc"]
+	d.silent, d.broken = never, time.Millisecond
+	if rnd.IntN(2) == 0 {
+		d.repaired = time.Duration(rnd.IntN(300_000)) * time.Millisecond
+		d.on = rnd.IntN(3) == 0
+	}
+	if rnd.IntN(2) == 0 {
+		d.silent = time.Duration(rnd.IntN(120_000)) * time.Millisecond
+		d.answers = d.silent + time.Duration(rnd.IntN(300_000))*time.Millisecond
+	}
+}
+
 // randomGate returns a gate that is open, or closed by a storm, by the controller, or by a person.
 func randomGate(rnd *rand.Rand, mode generatorMode, now time.Time) Gate {
 	switch rnd.IntN(4) {
@@ -234,6 +253,8 @@ type verifier struct {
 	heard      []time.Time
 	switchedOn bool // by an act
 	tainted    bool
+	// answer is the last reading of the BMC.
+	answer Reading
 	// lastOff is the last reading off of each device since one that says otherwise.
 	lastOff map[string]Reading
 	// confirmed says that the annotation had the fence's UID.
@@ -307,6 +328,9 @@ func (v *verifier) observe(in Inputs, devices []string) (on bool) {
 	}
 	v.confirmed = v.confirmed || in.Node.ConfirmOff == fenceUID
 	for _, x := range in.Readings {
+		if x.Device == "bmc" && x.Started.After(v.answer.Started.Time) {
+			v.answer = x
+		}
 		if x.Started.After(v.lastOff[x.Device].Started.Time) { // else a late one
 			v.lastOff[x.Device] = x
 			if x.Power != PowerOff {
@@ -461,6 +485,21 @@ func (v *verifier) checkRelease(in Inputs) {
 	}
 	if !complete {
 		v.fail("the proof %+v covers no level", p)
+	}
+	v.checkOutlets(p)
+}
+
+// checkOutlets checks that nothing is released by plugs while the BMC of the node answers without their power.
+func (v *verifier) checkOutlets(p *Proof) {
+	s := &v.s.state
+	if !strings.HasPrefix(p.Readings[0].Device, "plug") || !slices.Contains(s.powerDevices(), "bmc") || s.separatePower("bmc") ||
+		slices.ContainsFunc(p.Readings, func(x Reading) bool { return x.Device == "bmc" }) {
+		return
+	}
+	v.reached["released by plugs beside a BMC"] = true
+	settled := v.answer.Started.After(p.Readings[0].Ended.Add(s.Plan.Timings.Settle.Duration))
+	if v.answer.Answered && settled {
+		v.fail("released by the readings %+v although the BMC answers: %+v", p.Readings, v.answer)
 	}
 }
 

@@ -90,6 +90,7 @@ func (v *verifier) reach(in Inputs, o Orders, on bool) {
 		"storm before the release":              s.Phase == OffProven && held,
 		"storm in the release":                  s.Phase == Releasing && held,
 		"withheld":                              in.Gate.Withheld,
+		"answers without power":                 s.Phase == Proving && v.answer.Answered && len(v.lastOff) > 0,
 		"another controller waits for an act":   s.Intent != nil && !s.IntentSeen.IsZero(),
 		"second level":                          s.Step == PowerManagement && s.Level > 0,
 		"second attempt":                        s.Step == PowerManagement && s.Attempt > 1 && s.Retries > 0,
@@ -136,7 +137,7 @@ var everyRun = []string{
 	"outcome Succeeded", "outcome Failed", "outcome Unknown", "outcome Refused", "act off", "act on", "act cordon", "act clean-pods",
 	"read on while tainted", "storm before the release", "storm in the release", "withheld", "another controller waits for an act",
 	"outcome reported twice", "second level", "second attempt", "off again after on", "two plugs proven", "dry run with a proof",
-	"drill", "drill proven", "fence of a Ready node", "lost its Lease while a device was off",
+	"released by plugs beside a BMC", "answers without power", "drill", "drill proven", "fence of a Ready node", "lost its Lease while a device was off",
 }
 
 // checkReached fails the test if the runs did not reach what they are for: a generator that no longer does would let

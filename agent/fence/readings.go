@@ -119,7 +119,7 @@ func (r *run) identified(x Reading) Reading {
 	}
 	r.mismatch(x, match)
 	if x.Power == PowerOff {
-		x.Power = PowerUnknown
+		x.Power, x.Answered = PowerUnknown, true
 		x.Error = "the device is not known to belong to this node"
 	}
 	return x
@@ -241,7 +241,10 @@ func (r *run) offTwice() []Reading {
 		if i > int(s.Level) {
 			break
 		}
-		if proof := r.levelOff(s.Plan.PowerManagement[i]); proof != nil {
+		proof := r.levelOff(s.Plan.PowerManagement[i])
+		if bmc, _ := r.outletsOff(proof); bmc != "" {
+			r.unpowered = bmc
+		} else if proof != nil {
 			return proof
 		}
 	}

@@ -260,6 +260,8 @@ type Reading struct {
 	UUID string `json:"uuid,omitempty"`
 	// Error says why the power is unknown, without secrets.
 	Error string `json:"error,omitempty"`
+	// Answered says that the device answered, although its power is unknown.
+	Answered bool `json:"answered,omitempty"`
 	// Started is when the reading began.
 	Started metav1.MicroTime `json:"started"`
 	// Ended is when it ended.

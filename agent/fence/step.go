@@ -31,6 +31,8 @@ type run struct {
 	acted bool
 	// back are devices that answer and did not before.
 	back []string
+	// unpowered is a BMC that answers although the outlets of the level in use are off, empty if none does.
+	unpowered string
 	// storageOn is a device of Isolation that reads on, empty if none does.
 	storageOn string
 }
@@ -42,6 +44,7 @@ type run struct {
 func Step(s State, in Inputs, now time.Time) (State, Orders) {
 	now = now.Truncate(time.Microsecond)
 	s = s.clone()
+	s.bound()
 	if !s.FinishedAt.IsZero() {
 		return s, Orders{}
 	}
@@ -85,6 +88,20 @@ func (s State) clone() State {
 		s.Kdump = &k
 	}
 	return s
+}
+
+// bound corrects numbers of an edited NodeFence that no Step makes: below zero they are no index, and no shift.
+func (s *State) bound() {
+	for _, n := range []*int32{&s.Level, &s.Attempt, &s.Retries, &s.OnRepeats} {
+		*n = max(*n, 0)
+	}
+	if i := s.Intent; i != nil {
+		i.Level, i.Index = max(i.Level, 0), max(i.Index, 0)
+	}
+	invalid := func(a Act) bool { return a.Level < 0 || a.Index < 0 }
+	if slices.ContainsFunc(s.Acts, invalid) {
+		s.Acts = slices.DeleteFunc(slices.Clone(s.Acts), invalid)
+	}
 }
 
 // advance makes one change of the state, or orders what the state waits for. It reports whether the state changed so
@@ -214,7 +231,7 @@ func (r *run) finish() Orders {
 		r.orders.Wake = time.Time{}
 		return r.orders
 	}
-	r.orders.Taints = Taints{Quarantine: !s.DryRun, OutOfService: !s.DryRun && s.Phase == Releasing}
+	r.orders.Taints = Taints{Quarantine: !s.DryRun, OutOfService: !s.DryRun && s.Phase == Releasing && s.Step != Recovery}
 	r.wake(r.now.Add(r.timings().Settle.Duration))
 	return r.orders
 }

@@ -167,6 +167,9 @@ node: the methods in their order with their devices and parameters, and the time
 It prints no secrets: it has none. SECRETS are the objects whose values
 evictd-controller reads when it acts.
 
+A note says if the node's BMC is its only power device. It loses power together with
+the machine, and can't prove then that the machine is off.
+
 It exits with 1 if the node has no plan.`,
 		Example: `  evictctl fence plan host1 fencing.yaml
 
@@ -208,6 +211,10 @@ func printPlan(stdout io.Writer, node string, policy fence.Policy, found fence.P
 	p.line("mode: %s", mode)
 	p.line("applies to: %s", policy.AppliesTo)
 	p.line("kdump: %s", found.Kdump)
+	if fenceplan.OnlyBMC(found) {
+		p.line("note: the node's only power device is its BMC, and both lose power together: a node without power can't be proven off; " +
+			"its fence waits for a person, or until the BMC answers. A second device, such as a PDU, could prove it")
+	}
 	var methods, parameters [][]string
 	for _, step := range []struct {
 		name   fence.StepName
@@ -235,6 +242,9 @@ func methodParameters(m fence.Method) string {
 	parts := []string{"agent=" + m.Agent, "identity=" + string(m.Identity), "must_success=" + success, "timeout=" + span(m.Deadline.Duration)}
 	if m.Unverified != "" {
 		parts = append(parts, "unverified="+string(m.Unverified))
+	}
+	if m.SeparatePower {
+		parts = append(parts, "separate_power=yes")
 	}
 	var keys []string
 	for key := range m.Parameters {

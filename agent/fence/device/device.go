@@ -22,5 +22,14 @@ type Device interface {
 	UUID(ctx context.Context) (string, error)
 }
 
+// AnswerError is an error of Status or UUID after an answer of the device, which is on and reached then.
+type AnswerError struct{ Err error }
+
+// Error implements error.
+func (e *AnswerError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of the answer.
+func (e *AnswerError) Unwrap() error { return e.Err }
+
 // ErrRefused is in errors of Off and On if the device certainly did not do it.
 var ErrRefused = errors.New("not done")

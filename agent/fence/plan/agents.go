@@ -65,7 +65,7 @@ var agents = map[string]*agent{
 			if v["ip"] == "" || v["ipport"] == "" {
 				return ""
 			}
-			return "ipmi://" + net.JoinHostPort(v["ip"], v["ipport"])
+			return ipmiScheme + net.JoinHostPort(v["ip"], v["ipport"])
 		},
 	},
 	"redfish":    redfish,

@@ -26,7 +26,7 @@ func (l *layer) checkBuiltIn(a *agent) {
 	if a.action == "" {
 		return
 	}
-	for _, name := range []string{"identity", "unverified", "releases"} {
+	for _, name := range []string{"identity", "unverified", "separate_power", "releases"} {
 		if v, ok := l.values[name]; ok {
 			l.doc.fail(v.line, v.key, "is a setting of methods with a device, and "+string(a.action)+" has none", "remove the line")
 		}
@@ -60,6 +60,9 @@ func (n *node) checkStep(l list, m fence.Method, releases bool) {
 	case m.Action == fence.Watchdog:
 		n.doc.warn(l.line, l.key, "method "+m.Name+": the machine is taken for dead because its own watchdog must have reset it; no reading shows that",
 			"name it only as the last level, for nodes whose agent has a hardware watchdog armed")
+	case m.SeparatePower && m.Identity == fence.CheckNone:
+		fail("has separate_power, but is no BMC whose UUID is compared with the node's",
+			"write it only for methods of ipmi and redfish without identity=none")
 	case l.step == fence.Isolation && m.Action == fence.On:
 		fail("has action=on, which undoes isolation", "name it in recovery")
 	case l.step == fence.Recovery && m.Action == fence.Off:

@@ -79,6 +79,20 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestSeparatePower: the word of a template counts for all its methods.
+func TestSeparatePower(t *testing.T) {
+	c, problems := Parse(good().with(files{
+		"fence-method-template-bmc": "name=bmc\nagent_name=ipmi\nusername=admin\nseparate-power=yes"}).objects())
+	if len(problems) > 0 || len(c.Plans) != 1 {
+		t.Fatalf("%d plans, problems:\n%s", len(c.Plans), text(problems))
+	}
+	for _, m := range c.Plans["host1"].PowerManagement[0].Methods {
+		if !m.SeparatePower {
+			t.Errorf("method %s does not have SeparatePower", m.Name)
+		}
+	}
+}
+
 func TestStepProblems(t *testing.T) {
 	useFabric(t)
 	list := func(isolation, power, recovery string) files {
@@ -120,8 +134,15 @@ func TestStepProblems(t *testing.T) {
 			`fence-method-fc2-off-host1 line 4: releases: has "Fast", which can't be the name of a CSI driver or StorageClass; write names of CSI drivers or StorageClasses, with blanks between them`}},
 		{"many names", files{"fence-method-fc-off-host1": "template=fence-method-template-fc\naction=off\nplug=2\nreleases=" + strings.Repeat("a,", 17)}, []string{
 			"fence-method-fc-off-host1 line 4: releases: has 17 names; at most 16 are possible; write names of CSI drivers or StorageClasses, with blanks between them"}},
+		{"power of its own", files{
+			"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off\nseparate_power=maybe",
+			"fence-method-fc-off-host1":  "template=fence-method-template-fc\naction=off\nplug=2\nseparate_power=yes",
+			"fence-method-cordon-host1":  "template=fence-method-template-cordon\nseparate_power=yes"}, []string{
+			"fence-config-host1 line 2: isolation: method fc-off: has separate_power, but is no BMC whose UUID is compared with the node's; write it only for methods of ipmi and redfish without identity=none",
+			"fence-method-bmc-off-host1 line 4: separate_power: is \"maybe\"; write yes or no",
+			"fence-method-cordon-host1 line 2: separate_power: is a setting of methods with a device, and cordon has none; remove the line"}},
 		{"settings of devices", files{"fence-method-cordon-host1": "template=fence-method-template-cordon\naction=off\nidentity=none\nreleases=fast"}, []string{
-			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, unverified, timeout, releases, executor",
+			"fence-method-cordon-host1 line 2: action: is not a key of this ConfigMap; the keys are template, must_success, identity, unverified, separate_power, timeout, releases, executor",
 			"fence-method-cordon-host1 line 3: identity: is a setting of methods with a device, and cordon has none; remove the line",
 			"fence-method-cordon-host1 line 4: releases: is a setting of methods with a device, and cordon has none; remove the line"}},
 	} {

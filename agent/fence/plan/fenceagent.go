@@ -222,7 +222,7 @@ func (s Schema) device(name, port string, v map[string]string) string {
 	host := v["ip"]
 	switch {
 	case host != "" && v["target"] == "" && slices.Contains(ipmiAgents, name):
-		return "ipmi://" + net.JoinHostPort(host, cmp.Or(port, "623"))
+		return ipmiScheme + net.JoinHostPort(host, cmp.Or(port, "623"))
 	case host != "" && port != "":
 		host = net.JoinHostPort(host, port)
 	case host == "" && v["plug"] == "":

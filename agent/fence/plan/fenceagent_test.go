@@ -76,7 +76,7 @@ fence-method-pdu-on-host1: identity: ` + identity},
 fence-method-pdu-off-host1 line 4: identity: ` + identity},
 		{name: "unknown and refused parameters", change: files{"fence-method-template-pdu": ok + "\nspeed=9\npasswd_script=/bin/x\nssh_path=/bin/x\nverbose=1\ndebug-file=/tmp/x\n" +
 			"quiet=1\ndelay=5\nssh-options=-oProxyCommand=x\nplug_separator=;\nversion=1"}, want: `
-fence-method-template-pdu line 5: speed: is not a key of this ConfigMap; the keys are name, agent_name, must_success, identity, unverified, timeout,
+fence-method-template-pdu line 5: speed: is not a key of this ConfigMap; the keys are name, agent_name, must_success, identity, unverified, separate_power, timeout,
 fence-method-template-pdu line 6: passwd_script: would run a program: move the password to a Secret; remove the line
 fence-method-template-pdu line 7: ssh_path: would run another program: install the one that the agent runs by default; remove
 fence-method-template-pdu line 8: verbose: prints passwords; remove

@@ -15,6 +15,7 @@ var settings = []field{
 	{name: "must_success", misspelt: []string{"must_sucess"}},
 	{name: "identity"},
 	{name: "unverified"},
+	{name: "separate_power"},
 	{name: "timeout", aliases: []string{"deadline"}},
 	{name: "releases"},
 	{name: "executor"},
@@ -89,7 +90,7 @@ func (p *parser) layer(d *document, a *agent, own ...field) *layer {
 
 func (l *layer) checkSetting(name string, v property) {
 	switch name {
-	case "must_success":
+	case "must_success", "separate_power":
 		if _, err := properties.ParseSwitch(v.value); err != nil {
 			l.doc.fail(v.line, v.key, "is "+show(v.value), err.Error())
 		}

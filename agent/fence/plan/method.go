@@ -214,6 +214,7 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 	if out.Identity == fence.CheckNone && action == fence.Off {
 		out.Unverified = fence.Unverified(m.setting("unverified"))
 	}
+	out.SeparatePower, _ = properties.ParseSwitch(m.setting("separate_power"))
 	out.Executor = m.executor()
 	if text := m.setting("timeout"); text != "" {
 		out.Deadline.Duration, _ = properties.ParseDuration(text)

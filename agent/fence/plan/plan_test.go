@@ -254,6 +254,11 @@ cluster-fence-config line 6: total_timeout: is 30s, which is too short for one a
 warning: fence-method-bmc-off-host1: action: is missing; it is off because of the name of the method; write action=off
 fence-method-bmc-on-host1 line 3: action: is cycle, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
 fence-method-reset-host1: action: is missing; write action=off or action=on`},
+		{"reboot and reset", files{
+			"fence-method-bmc-off-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=reboot",
+			"fence-method-bmc-on-host1":  "template=fence-method-template-bmc\nip=10.0.0.1\naction=reset"}, "", `
+fence-method-bmc-off-host1 line 3: action: is reboot, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on
+fence-method-bmc-on-host1 line 3: action: is reset, which switches on again before it is proven that the machine was off; use two methods, one with action=off and one with action=on`},
 		{"action of another name", files{"fence-method-bmc-on-host1": "template=fence-method-template-bmc\nip=10.0.0.1\naction=off"}, "host1",
 			"warning: fence-method-bmc-on-host1 line 3: action: is off, but the name of the method ends in -on; correct the one or the other"},
 		{"on before off", files{"fence-config-host1": "node_name=host1\npower_management=bmc-on bmc-off"}, "",
@@ -287,7 +292,7 @@ fence-method-template-bmc line 3: snmp-priv-passwd: a ConfigMap is not for passw
 fence-method-bmc-off-host1 line 2: ip: is neither an IP address nor a host name; correct the value
 fence-method-bmc-off-host1 line 3: ipaddr: is the same as ip in line 2; remove one of the lines
 fence-method-bmc-off-host1 line 4: ipport: is not a port from 1 to 65535; correct the value
-fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, unverified, timeout, releases, executor, ip, ipport, username, password
+fence-method-bmc-off-host1 line 6: lanplus: is not a key of this ConfigMap; the keys are template, action, must_success, identity, unverified, separate_power, timeout, releases, executor, ip, ipport, username, password
 fence-method-bmc-off-host1 line 7: timeout: is "0"; write a duration from 1s to 10m0s
 fence-method-bmc-off-host1 line 8: identity: is "guid"; write uuid, which compares the device's UUID with the node's, or none, which does not
 fence-method-bmc-off-host1 line 9: must_success: is "maybe"; write yes or no

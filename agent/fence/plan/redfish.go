@@ -34,13 +34,13 @@ func redfishDevice(v map[string]string) string {
 	if v["ip"] == "" || v["ipport"] == "" {
 		return ""
 	}
-	return "redfish://" + net.JoinHostPort(v["ip"], v["ipport"]) + "/" + v["system"]
+	return redfishScheme + net.JoinHostPort(v["ip"], v["ipport"]) + "/" + v["system"]
 }
 
 // joinSystems makes the owners of a named system owners of the unnamed one of the same BMC too: it is the same machine.
 func joinSystems(owners map[string][]*node) {
 	for _, bmc := range sortedKeys(owners) {
-		if !strings.HasPrefix(bmc, "redfish://") || !strings.HasSuffix(bmc, "/") {
+		if !strings.HasPrefix(bmc, redfishScheme) || !strings.HasSuffix(bmc, "/") {
 			continue
 		}
 		for _, named := range sortedKeys(owners) {

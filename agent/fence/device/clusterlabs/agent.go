@@ -53,13 +53,16 @@ func checkFile(path string, program bool) error {
 		return fmt.Errorf("%s is not a regular file", path)
 	case program && info.Mode().Perm()&0o111 == 0:
 		return fmt.Errorf("%s is not executable: chmod a+x it", path)
-	case owner != 0 && owner != os.Geteuid():
+	case foreign(owner, os.Geteuid()):
 		return fmt.Errorf("%s is owned by user %d: chown it to root", path, owner)
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("%s can be written by other users: chmod go-w it", path)
 	}
 	return nil
 }
+
+// foreign reports whether a file with this owner is that of another user than root and the one who runs it.
+func foreign(owner, user int) bool { return owner != 0 && owner != user }
 
 // Metadata returns the metadata of an agent, as package plan parses it. The agent is given no parameters.
 func Metadata(ctx context.Context, directory, name string) ([]byte, error) {

@@ -152,6 +152,15 @@ func TestFind(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "fence_dir"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if os.Geteuid() == 0 {
+		file("fence_foreign", 0o755)
+		if err := os.Chown(filepath.Join(dir, "fence_foreign"), 65534, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Find(dir, "fence_foreign"); err == nil || !strings.Contains(err.Error(), "is owned by user 65534: chown it to root") {
+			t.Errorf("Find of a file of another user = %v; want an error", err)
+		}
+	}
 	for _, tt := range []struct{ dir, name, want string }{
 		{dir, "fence_x", ""},
 		{dir, "fence_link", ""},
@@ -179,6 +188,17 @@ func TestFind(t *testing.T) {
 		}
 		if _, err := New(Options{Directory: tt.dir, Agent: tt.name}); (err == nil) != (tt.want == "") || err != nil && !errors.Is(err, device.ErrRefused) {
 			t.Errorf("New(%s, %q) = %v; want device.ErrRefused", tt.dir, tt.name, err)
+		}
+	}
+}
+
+func TestForeign(t *testing.T) {
+	for _, tt := range []struct {
+		owner, user int
+		want        bool
+	}{{0, 0, false}, {0, 61120, false}, {61120, 61120, false}, {1000, 61120, true}, {1000, 0, true}, {-1, 0, true}} {
+		if got := foreign(tt.owner, tt.user); got != tt.want {
+			t.Errorf("foreign(%d, %d) = %t; want %t", tt.owner, tt.user, got, tt.want)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type guard struct {
 	role        byte
 	k1, k2      []byte // keys of the session, from RAKP message 2
 	active      bool   // RAKP message 4 was accepted
+	answered    bool   // a datagram was accepted, or ended the attempt
 	dropped     int    // datagrams that were not accepted
 	refused     types.RmcpStatusCode
 	err         error // ends the attempt
@@ -98,7 +99,7 @@ func (g *guard) sent(b []byte) {
 	case ipmi15:
 		g.awaited = ipmi15
 	case payloadOpenRequest:
-		*g = guard{username: g.username, password: g.password, dropped: g.dropped, awaited: payloadOpenResponse}
+		*g = guard{username: g.username, password: g.password, answered: g.answered, dropped: g.dropped, awaited: payloadOpenResponse}
 		g.consoleID = binary.LittleEndian.Uint32(p[4:])
 		g.auth, g.integrity = types.AuthAlg(p[12]), types.IntegrityAlg(p[20])
 	case payloadRAKP1:
@@ -132,6 +133,7 @@ func (g *guard) accept(b []byte) bool {
 	if !ok {
 		g.dropped++
 	}
+	g.answered = g.answered || ok || g.err != nil
 	return ok
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/evictd/evictd/agent/fence/device"
 )
 
 // session is one session with a BMC.
@@ -32,6 +34,11 @@ func (d *Device) session(ctx context.Context, use func(*session) error) (err err
 		return err
 	}
 	defer s.close()
+	defer func() {
+		if err != nil && s.link.state().answered {
+			err = &device.AnswerError{Err: err}
+		}
+	}()
 	stop := context.AfterFunc(ctx, s.link.interrupt)
 	defer stop()
 	defer func() {

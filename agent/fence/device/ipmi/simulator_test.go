@@ -35,6 +35,12 @@ func newDevice(t *testing.T, parameters map[string]string) *Device {
 	return d
 }
 
+// answered reports whether an error is one of a BMC that answered.
+func answered(err error) bool {
+	answer := (*device.AnswerError)(nil)
+	return errors.As(err, &answer)
+}
+
 func do(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -202,15 +208,15 @@ func TestAway(t *testing.T) {
 	do(t, s.Freeze())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := d.Off(ctx); !errors.Is(err, device.ErrRefused) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Off of a frozen BMC = %v; want ErrRefused and the deadline", err)
+	if err := d.Off(ctx); !errors.Is(err, device.ErrRefused) || !errors.Is(err, context.DeadlineExceeded) || answered(err) {
+		t.Errorf("Off of a frozen BMC = %v; want ErrRefused and the deadline, and no answer", err)
 	}
 	s.Close()
 	if err := d.Off(t.Context()); !errors.Is(err, device.ErrRefused) {
 		t.Errorf("Off with nothing at the port = %v; want ErrRefused", err)
 	}
-	if _, err := d.UUID(t.Context()); err == nil {
-		t.Error("UUID with nothing at the port: no error")
+	if _, err := d.UUID(t.Context()); err == nil || answered(err) {
+		t.Errorf("UUID with nothing at the port = %v; want an error, and no answer", err)
 	}
 	wantLog(t, s)
 }
@@ -227,8 +233,8 @@ func TestWrongPassword(t *testing.T) {
 		if !errors.Is(err, ErrAuthentication) || !errors.Is(err, device.ErrRefused) {
 			t.Errorf("Off with a wrong %s = %v; want ErrAuthentication and ErrRefused", name, err)
 		}
-		if power, err := d.Status(t.Context()); power != fence.PowerUnknown || !errors.Is(err, ErrAuthentication) {
-			t.Errorf("Status with a wrong %s = %s, %v; want Unknown and ErrAuthentication", name, power, err)
+		if power, err := d.Status(t.Context()); power != fence.PowerUnknown || !errors.Is(err, ErrAuthentication) || !answered(err) {
+			t.Errorf("Status with a wrong %s = %s, %v; want Unknown and ErrAuthentication, as an answer", name, power, err)
 		}
 		if took := time.Since(begin); took > readTimeout {
 			t.Errorf("a wrong %s took %s", name, took)

@@ -163,8 +163,13 @@ func TestSystems(t *testing.T) {
 		}
 		wantError(t, "Off", err, test.want, true)
 		wantResets(t, b)
-		if power, err := d.Status(t.Context()); power != fence.PowerUnknown || err == nil {
-			t.Errorf("Status = %s, %v; want Unknown and an error", power, err)
+		answer := (*device.AnswerError)(nil)
+		if power, err := d.Status(t.Context()); power != fence.PowerUnknown || !errors.As(err, &answer) {
+			t.Errorf("Status = %s, %v; want Unknown and an error of an answer", power, err)
+		}
+		b.Close()
+		if _, err := d.UUID(t.Context()); err == nil || errors.As(err, &answer) {
+			t.Errorf("UUID with nothing at the port = %v; want an error, and no answer", err)
 		}
 	}
 }

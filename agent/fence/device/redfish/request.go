@@ -122,6 +122,7 @@ func (s *session) request(ctx context.Context, t *http.Transport, method, uri st
 		}
 		return nil, fmt.Errorf("%s %s: %w", method, uri, err)
 	}
+	s.answered.Store(true)
 	defer response.Body.Close()
 	a := &reply{status: response.StatusCode, header: response.Header}
 	a.body, a.err = io.ReadAll(io.LimitReader(response.Body, maxBody+1))

@@ -11,8 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
+
+	"github.com/evictd/evictd/agent/fence/device"
 )
 
 // defaultSessions is where sessions are created with most BMCs. The service root has the link.
@@ -28,6 +31,8 @@ type session struct {
 	reads  *http.Transport
 	ended  context.Context // ends connecting
 	end    context.CancelFunc
+	// answered says that a request was answered.
+	answered *atomic.Bool
 
 	token string // empty without a session
 	basic bool   // basic authentication
@@ -39,7 +44,7 @@ func (d *Device) session(ctx context.Context, use func(*session) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s := &session{ctx: ctx, device: d}
+	s := &session{ctx: ctx, device: d, answered: new(atomic.Bool)}
 	s.ended, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.reads = s.transport(false)
 	defer s.close()
@@ -47,7 +52,10 @@ func (d *Device) session(ctx context.Context, use func(*session) error) error {
 	if err == nil {
 		err = use(s)
 	}
-	return s.clean(err)
+	if err = s.clean(err); err != nil && s.answered.Load() {
+		return &device.AnswerError{Err: err}
+	}
+	return err
 }
 
 // close deletes the session on the BMC, which has few of them, also if the context has ended, and closes the
@@ -73,7 +81,7 @@ func (s *session) open() error {
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	anonymous := &session{ctx: s.ctx, device: s.device, reads: s.reads, ended: s.ended}
+	anonymous := &session{ctx: s.ctx, device: s.device, reads: s.reads, ended: s.ended, answered: s.answered}
 	root := make(chan error, 1)
 	go func() {
 		var err error
