@@ -27,6 +27,7 @@ type advertSighting struct {
 	// proves is how it shows that its node reaches the API server.
 	proves advertProof
 	fresh  time.Duration // for how long after a change, if it must change
+	renew  time.Duration // its period, if it must change
 }
 
 // advertProof is what of an advert must be seen so that its node reaches the API server.
@@ -52,7 +53,7 @@ func newAdvertSighting(text string, now time.Time) advertSighting {
 	case err != nil:
 		s.proves = neverSeen
 	case a.Peers:
-		s.proves, s.fresh = byChange, a.Fresh()
+		s.proves, s.fresh, s.renew = byChange, a.Fresh(), a.Renew()
 	}
 	return s
 }
@@ -62,9 +63,20 @@ func (s *advertSighting) reaches(now time.Time) bool {
 	return s.proves == byLease || s.proves == byChange && s.moved && now.Sub(s.since) <= s.fresh
 }
 
-// observeAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock. A Node
-// of the cache may be older than one that was read from the API server before: what it says does not count.
+// observeAdvert takes what a node says of its watchdog, by a Node of the cache. That may be older than one that was read
+// from the API server before: what it says does not count.
 func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
+	return l.takeAdvert(n, now, true)
+}
+
+// readAdvert returns since when what a node says of its watchdog is unchanged, by the controller's own clock. The Node
+// was just read from the API server. That its version is older, as after etcd was restored, means nothing: what it says
+// counts.
+func (l *leases) readAdvert(n *corev1.Node, now time.Time) time.Time {
+	return l.takeAdvert(n, now, false)
+}
+
+func (l *leases) takeAdvert(n *corev1.Node, now time.Time, cached bool) time.Time {
 	text := n.Annotations[selffence.AnnotationWatchdog]
 	version, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
 	if err != nil {
@@ -74,13 +86,13 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 	defer l.mu.Unlock()
 	s, ok := l.adverts[n.Name]
 	switch {
-	case ok && version > 0 && version < s.version:
+	case cached && ok && version > 0 && version < s.version:
 		return s.since
 	case !ok || s.text != text:
 		s = newAdvertSighting(text, now)
 		s.moved, s.version = ok, version
 	default:
-		s.version = max(s.version, version)
+		s.version = version
 	}
 	if l.adverts == nil {
 		l.adverts = make(map[string]advertSighting)
@@ -94,6 +106,8 @@ func (l *leases) observeAdvert(n *corev1.Node, now time.Time) time.Time {
 type peerTally struct {
 	at             time.Time
 	reaching, size int
+	// renew is the longest period of the adverts of those that reached it.
+	renew time.Duration
 }
 
 const (
@@ -109,7 +123,7 @@ const (
 func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fresh, peers := 0, 0
+	fresh, peers := 0, peerTally{at: now, size: len(nodes)}
 	for i := range nodes {
 		s, ok := l.seen[nodes[i].Name]
 		if !ok || !s.moved || now.Sub(s.since) > freshLease {
@@ -117,8 +131,10 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 		}
 		fresh++
 		advert := l.adverts[nodes[i].Name]
-		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) {
-			peers++
+		// While the controller's clock was stopped a majority may have been cut off.
+		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) && !s.jumped.After(l.counted) {
+			peers.reaching++
+			peers.renew = max(peers.renew, advert.renew)
 		}
 	}
 	switch gap := now.Sub(l.counted) > leaseMaxAge; {
@@ -129,7 +145,7 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	}
 	l.counted = now
 	l.tallies = slices.DeleteFunc(l.tallies, func(t peerTally) bool { return now.Sub(t.at) > tallyKept })
-	l.tallies = append(l.tallies, peerTally{now, peers, len(nodes)})
+	l.tallies = append(l.tallies, peers)
 }
 
 // majoritySince returns since when more than half of all nodes keep their Leases fresh, zero if they don't or it is not
@@ -144,8 +160,9 @@ func (l *leases) majoritySince(now time.Time) time.Time {
 }
 
 // peersSince is the same for a node that feeds its watchdog by a list of so many nodes, as Leases and adverts show. More
-// than half of that list must reach the API server, too: Nodes may have been deleted since.
-func (l *leases) peersSince(now time.Time, listed int) (since time.Time) {
+// than half of that list must reach the API server, too: Nodes may have been deleted since. renew is the longest period
+// of the adverts of those nodes.
+func (l *leases) peersSince(now time.Time, listed int) (since time.Time, renew time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	later := now
@@ -153,9 +170,9 @@ func (l *leases) peersSince(now time.Time, listed int) (since time.Time) {
 		if later.Sub(t.at) > tallyGap || 2*t.reaching <= max(t.size, listed) {
 			break
 		}
-		since, later = t.at, t.at
+		since, later, renew = t.at, t.at, max(renew, t.renew)
 	}
-	return since
+	return since, renew
 }
 
 // pruneAdverts forgets nodes that are not present.
@@ -172,7 +189,7 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 		return fence.WatchdogFacts{}
 	}
 	text, said := n.Annotations[selffence.AnnotationWatchdog]
-	since := l.observeAdvert(n, now)
+	since := l.readAdvert(n, now)
 	if !said {
 		return fence.WatchdogFacts{Why: "the node says nothing of a watchdog"}
 	}
@@ -186,7 +203,9 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 	f.BootID, f.Bound = advert.BootID, advert.Bound()
 	majority := l.majoritySince(now)
 	if advert.Peers {
-		majority = l.peersSince(now, advert.PeerNodes)
+		var renew time.Duration
+		majority, renew = l.peersSince(now, advert.PeerNodes)
+		f.Bound += max(0, renew-advert.Renew())
 	}
 	if !lease.Known || !lease.Found || lease.UnchangedSince.IsZero() || majority.IsZero() {
 		return f
