@@ -517,31 +517,35 @@ func TestTurns(t *testing.T) {
 		s.cfg.PerMinute, s.cfg.StormPercentage = 1, 100
 		s.pod("victim", "node-0")
 		s.step()
-		s.outcome(s.after(30 * time.Second).Evict[0], Budgeted)
-		s.step()
-		refused := s.now
-		for i := range 15 {
-			name := fmt.Sprintf("node-%d", 1+i%8)
+		s.now = s.now.Add(time.Second)
+		count := 0
+		more := func() {
+			count++
+			name := fmt.Sprint("node-", 1+count%8)
 			s.nodes[name].Object.Labels[licence] = "expired"
-			for k := range 3 {
-				s.pod(fmt.Sprintf("other%d.%d", i, k), name).Own = own
+			s.pod(fmt.Sprint("other", count), name).Own = own
+		}
+		for range 2 {
+			more()
+		}
+		s.step()
+		s.outcome(s.after(29 * time.Second).Evict[0], Budgeted)
+		var after time.Duration // the turn of the pod
+		for second := range 4 * 60 {
+			if second%10 == 0 {
+				more()
 			}
-			for range 20 {
-				s.now = s.now.Add(time.Second)
-				for _, e := range s.step().Evict {
-					if e.Pod.UID == "victim" {
-						if own && s.now.Sub(refused) > 2*time.Minute {
-							t.Errorf("own %t: evicted after %s; want at the next minute", own, s.now.Sub(refused))
-						}
-						refused = time.Time{}
-					}
-					s.outcome(e, Accepted)
-					delete(s.pods, e.Pod.UID)
+			s.now = s.now.Add(time.Second)
+			for _, e := range s.step().Evict {
+				if e.Pod.UID == "victim" {
+					after = time.Duration(second) * time.Second
 				}
+				s.outcome(e, Accepted)
+				delete(s.pods, e.Pod.UID)
 			}
 		}
-		if !refused.IsZero() {
-			t.Errorf("own %t: the pod that was refused once is not evicted in 5 min", own)
+		if limit := map[bool]time.Duration{false: 3 * time.Minute, true: time.Minute + 10*time.Second}[own]; after == 0 || after > limit {
+			t.Errorf("own %t: the turn of the pod that was refused once is after %s; want one within %s", own, after, limit)
 		}
 	}
 }
