@@ -1,6 +1,9 @@
 package selffence
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Step decides what to do now, the time since the boot.
 func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
@@ -39,7 +42,8 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	if now >= s.next && !o.Open {
 		o.Request, o.Armed = true, s.Phase == Armed
 		if set.Peers {
-			o.PeerNodes = in.ListNodes
+			// Without a list, as after a start of evictd or evictd-kube, that of the last adverts stays in use.
+			o.PeerNodes = cmp.Or(in.ListNodes, s.PeerNodes)
 		}
 		o.Number = s.request(now, o.PeerNodes)
 		s.next = now + set.Renew
