@@ -17,7 +17,7 @@ func TestFedByPeers(t *testing.T) {
 		want  string
 		peers bool
 	}{
-		{120 * second, Inputs{}, "open", true},
+		{120 * second, Inputs{}, "open, feed until 2m5s", true},
 		{120 * second, Inputs{Opened: true}, "request 120000 armed=true, feed until 2m5s", true},
 		{124 * second, Inputs{PeersUntil: 140 * second}, "feed until 2m20s", true},
 		{125 * second, Inputs{PeersUntil: 130 * second}, "feed until 2m20s", true}, // never less than before

@@ -35,7 +35,9 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 		s.requests = nil
 		return s, o
 	case Preparing:
-		o.Open = now < until
+		if o.Open = now < until; o.Open {
+			o.FeedUntil = until // opening it feeds it
+		}
 	case Armed, Withdrawing:
 		o.FeedUntil = until
 	}
