@@ -58,7 +58,7 @@ var advice = map[Hold]Advice{
 	},
 	HoldWorkloadUnknown: {"The replicas of the workload could not be read.", "See the controller's log."},
 	HoldNodeInFlight: {
-		"Another pod of the node is being evicted, or terminates, as for WorkloadInFlight.",
+		"Another pod of the node is being evicted, or, after a start of the controller, terminates, as for WorkloadInFlight.",
 		"Wait.",
 	},
 	HoldRate: {

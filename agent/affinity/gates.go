@@ -1,8 +1,8 @@
 package affinity
 
 import (
-	"cmp"
 	"slices"
+	"time"
 )
 
 // gate is a reason not to evict a pod now.
@@ -83,8 +83,7 @@ func (r *run) wasStale(c *candidate) bool { return c.v.Refused == NotRenewed && 
 // exempt returns why a pod is never evicted.
 func (r *run) exempt(c *candidate) Hold { return r.check(c, podGates) }
 
-// checkPod applies the gates up to the storm. It returns the candidates that passed, those that were refused least
-// first, then the oldest.
+// checkPod applies the gates up to the storm. It returns the candidates that passed, in the order of their turns.
 func (r *run) checkPod() []*candidate {
 	var open []*candidate
 	for _, c := range r.candidates {
@@ -118,9 +117,25 @@ func (r *run) checkPod() []*candidate {
 		c.v.Held = previous // for compare
 		open = append(open, c)
 	}
-	// A pod that is refused for ever must not keep others of its workload, or of the rate, from their turn.
-	slices.SortStableFunc(open, func(a, b *candidate) int { return cmp.Compare(a.v.Refusals, b.v.Refusals) })
+	slices.SortStableFunc(open, func(a, b *candidate) int {
+		switch {
+		case a.pod.Own && !b.pod.Own: // who may change pods has as many of these as wanted
+			return 1
+		case b.pod.Own && !a.pod.Own:
+			return -1
+		}
+		return a.turn().Compare(b.turn())
+	})
 	return open
+}
+
+// turn returns since when it is a pod's turn. A pod that is refused for ever must not keep others of its workload, or of
+// the rate, from theirs, and new pods must not keep one that was refused from it.
+func (c *candidate) turn() time.Time {
+	if c.v.Next.After(c.v.Since) {
+		return c.v.Next
+	}
+	return c.v.Since
 }
 
 // decide applies the other gates, and orders the eviction if all are open.

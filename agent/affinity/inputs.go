@@ -36,6 +36,9 @@ type Pod struct {
 	// AtBinding says that the pod violated when it was first seen on its node, right after its binding. Bound says less:
 	// it is of another clock.
 	AtBinding bool
+	// Own says that the violation began with a change of the pod, its binding or its annotation, and not with one of the
+	// node. It is set with AtBinding, too.
+	Own bool
 	// Requirement is what the pod requires of a node, and Verdict the comparison with its own.
 	Requirement *Requirement
 	Verdict     Verdict

@@ -460,15 +460,27 @@ func TestLoopOfBarePods(t *testing.T) {
 
 // TestRestartWhileTerminating: a process that has just started orders no eviction beside one of the process before.
 func TestRestartWhileTerminating(t *testing.T) {
-	s := newScene(t)
-	s.pod("w.1", "node-0").Terminating = true
-	s.pod("w.2", "node-0")
-	s.step()
-	if got := evicted(s.after(5 * time.Minute)); got != "" || s.held("w.2") != HoldWorkloadInFlight {
-		t.Errorf("evicted = %q, Held of w.2 = %q; want none, %q", got, s.held("w.2"), HoldWorkloadInFlight)
-	}
-	if got := evicted(s.after(5 * time.Minute)); got != "w.2" { // one that does not go holds back nothing for ever
-		t.Errorf("evicted after the progress timeout = %q; want w.2", got)
+	for _, late := range []time.Duration{0, time.Minute} { // its request may be carried out after the start
+		s := newScene(t)
+		s.node(1, "expired")
+		s.pod("w.1", "node-0")
+		s.pod("w.2", "node-1")
+		s.pod("x.1", "node-0").Mirror = true
+		if late > 0 {
+			s.cfg.Debounce = 2 * late
+			s.step()
+			s.now = s.now.Add(late)
+		}
+		s.pods["w.1"].Terminating, s.pods["x.1"].Mirror = true, false
+		s.step()
+		got := evicted(s.after(5 * time.Minute))
+		if got != "" || s.held("w.2") != HoldWorkloadInFlight || s.held("x.1") != HoldNodeInFlight {
+			t.Errorf("evicted = %q, Held of w.2 = %q, of x.1 = %q; want none, %q, %q", got, s.held("w.2"), s.held("x.1"),
+				HoldWorkloadInFlight, HoldNodeInFlight)
+		}
+		if got := evicted(s.after(5 * time.Minute)); got != "w.2 x.1" { // one that does not go holds back nothing for ever
+			t.Errorf("evicted after the progress timeout = %q; want w.2 x.1", got)
+		}
 	}
 }
 
@@ -497,7 +509,8 @@ func TestLabelBackWhileTerminating(t *testing.T) {
 	}
 }
 
-// TestTerminatingLate: the hold of a terminating pod begins when it was seen terminating, and is one of its node too.
+// TestTerminatingLate: the hold of a terminating pod begins when it was seen terminating. It is one of its node if the
+// process before this one may have evicted it: else whoever deletes pods that take their time could hold back all others.
 func TestTerminatingLate(t *testing.T) {
 	s := newScene(t)
 	s.cfg.EvictUnplaceable = true
@@ -511,13 +524,53 @@ func TestTerminatingLate(t *testing.T) {
 	s.pod("x.1", "node-0")
 	s.step()
 	got := evicted(s.after(5 * time.Minute))
-	if got != "" || s.held("w.2") != HoldWorkloadInFlight || s.held("x.1") != HoldNodeInFlight {
-		t.Errorf("evicted = %q, Held of w.2 = %q, of x.1 = %q; want none, %q, %q", got, s.held("w.2"), s.held("x.1"),
-			HoldWorkloadInFlight, HoldNodeInFlight)
+	if got != "x.1" || s.held("w.2") != HoldWorkloadInFlight {
+		t.Errorf("evicted = %q, Held of w.2 = %q; want x.1, %q", got, s.held("w.2"), HoldWorkloadInFlight)
 	}
 	p.Since = s.now // the label came back in between: another violation
-	if got := evicted(s.after(5 * time.Minute)); got != "w.2 x.1" {
-		t.Errorf("evicted after the progress timeout = %q; want w.2 x.1", got)
+	if got := evicted(s.after(5 * time.Minute)); !strings.Contains(got, "w.2") {
+		t.Errorf("evicted after the progress timeout = %q; want w.2", got)
+	}
+}
+
+// TestTurns: pods of others whose violations never end, because their owner makes new ones, keep no pod from its turn:
+// neither one that was refused once, nor one whose node has changed.
+func TestTurns(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		s := newScene(t)
+		s.cfg.PerMinute, s.cfg.StormPercentage = 1, 100
+		s.pod("victim", "node-0")
+		s.step()
+		s.now = s.now.Add(time.Second)
+		count := 0
+		more := func() {
+			count++
+			name := fmt.Sprint("node-", 1+count%8)
+			s.nodes[name].Object.Labels[licence] = "expired"
+			s.pod(fmt.Sprint("other", count), name).Own = own
+		}
+		for range 2 {
+			more()
+		}
+		s.step()
+		s.outcome(s.after(29 * time.Second).Evict[0], Budgeted)
+		var after time.Duration // the turn of the pod
+		for second := range 4 * 60 {
+			if second%10 == 0 {
+				more()
+			}
+			s.now = s.now.Add(time.Second)
+			for _, e := range s.step().Evict {
+				if e.Pod.UID == "victim" {
+					after = time.Duration(second) * time.Second
+				}
+				s.outcome(e, Accepted)
+				delete(s.pods, e.Pod.UID)
+			}
+		}
+		if limit := map[bool]time.Duration{false: 3 * time.Minute, true: time.Minute + 10*time.Second}[own]; after == 0 || after > limit {
+			t.Errorf("own %t: the turn of the pod that was refused once is after %s; want one within %s", own, after, limit)
+		}
 	}
 }
 

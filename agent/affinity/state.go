@@ -8,6 +8,8 @@ import (
 
 // State is what Step remembers. Its zero value is that of a process that has just started. It is not saved.
 type State struct {
+	// Began is the time of the first step.
+	Began time.Time
 	// Violations are the pods that violate now, by UID.
 	Violations map[types.UID]Violation
 	// Workloads are those with an eviction in flight or a back-off, by [Pod.Workload].

@@ -81,6 +81,9 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 
 // begin copies what Step changes, and indexes the nodes.
 func (r *run) begin() {
+	if r.s.Began.IsZero() {
+		r.s.Began = r.now
+	}
 	r.nodes = make(map[string]*Node, len(r.in.Nodes))
 	for i := range r.in.Nodes {
 		if n := &r.in.Nodes[i]; n.Object != nil {

@@ -13,8 +13,9 @@ const clusterStorm = ""
 // findStorms finds the storms that are going on, and the candidates that they hold back:
 //
 //   - Pods violate on more nodes than Config.StormPercentage allows: no pod is evicted. Pods that are never evicted
-//     don't count, so that a DaemonSet with an annotation holds back no others, and neither do pods that violated at
-//     their binding: whoever names a node in spec.nodeName could stop all evictions. Pods in their debounce count.
+//     don't count, so that a DaemonSet with an annotation holds back no others, and neither do pods whose violation
+//     began with their binding or with a change of their annotation: whoever may create a pod, or change one, could
+//     stop all evictions. Pods in their debounce count.
 //   - A label key that a pod lacks is on no node at all, as when the publisher of the label restarts: the pods that
 //     lack it are not evicted. Others are: else whoever may create a pod could stop all evictions by naming a key that
 //     never existed. That the key existed is not asked, as that is not known after a restart of the controller.
@@ -25,7 +26,7 @@ func (r *run) findStorms() {
 	exempt := make([]bool, len(r.candidates))
 	affected := map[string]bool{}
 	for i, c := range r.candidates {
-		if exempt[i] = r.exempt(c) != ""; !exempt[i] && c.node != nil && !c.pod.AtBinding {
+		if exempt[i] = r.exempt(c) != ""; !exempt[i] && c.node != nil && !c.pod.Own {
 			affected[c.pod.Node] = true
 		}
 	}

@@ -31,7 +31,7 @@ func TestStormNodes(t *testing.T) {
 		{"mirror pods", 10, 3, 20, func(p *Pod) { p.Mirror = true }, false},
 		{"completed pods", 10, 3, 20, func(p *Pod) { p.Completed = true }, false},
 		{"terminating pods", 10, 3, 20, func(p *Pod) { p.Terminating = true }, false},
-		{"pods that violated at their binding", 10, 3, 20, func(p *Pod) { p.AtBinding = true }, false},
+		{"pods whose own change began it", 10, 3, 20, func(p *Pod) { p.Own = true }, false},
 		{"bare pods", 10, 3, 20, func(p *Pod) { p.Workload = "" }, false},
 		{"bare pods that are evicted", 10, 3, 20, func(p *Pod) { p.Workload, p.EvictBare = "", true }, true},
 	}

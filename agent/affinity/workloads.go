@@ -120,9 +120,13 @@ func (r *run) endFlights() {
 	r.busyNodes, r.busyWorkloads = map[string]bool{}, map[string]bool{}
 	limit := max(r.in.Config.ProgressTimeout, outcomeTimeout)
 	for _, c := range r.candidates {
-		// A process that has started since may have evicted it.
-		if c.pod.Terminating && !c.pod.Completed && r.waiting(c.v.TerminatingSince.Add(limit)) {
-			r.busyNodes[c.pod.Node], r.busyWorkloads[slot(c.pod)] = true, true
+		if !c.pod.Terminating || c.pod.Completed || !r.waiting(c.v.TerminatingSince.Add(limit)) {
+			continue
+		}
+		r.busyWorkloads[slot(c.pod)] = true
+		// The process before this one may have evicted it. A pod that is deleted later holds back no pods of others.
+		if c.v.TerminatingSince.Sub(r.s.Began) <= outcomeTimeout {
+			r.busyNodes[c.pod.Node] = true
 		}
 	}
 	for key, b := range r.workloads {

@@ -58,6 +58,21 @@ type sighting struct {
 	since time.Time
 	// moved says that another renewTime was seen before.
 	moved bool
+	// jumped is when the renewTime moved on by much more than the controller's clock, zero if it never did.
+	jumped time.Time
+}
+
+// clockLoss is by how much more than the controller's clock a renewTime moves on if that clock was stopped, with the
+// machine or by its hypervisor. Lists that are late make a difference, too.
+const clockLoss = 15 * time.Second
+
+// renew returns the sighting of another renewTime.
+func (s sighting) renew(r renewal, now time.Time) sighting {
+	next := sighting{renewal: r, since: now, moved: true, jumped: s.jumped}
+	if r.renewed.Sub(s.renewed) > now.Sub(s.since)+clockLoss {
+		next.jumped = now
+	}
+	return next
 }
 
 // observe returns since when the renewTime of a node's Lease is unchanged. The Lease was read from the API server and
@@ -66,8 +81,11 @@ func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.seen[node]
-	if !ok || !s.renewed.Equal(r.renewed) {
-		s.since, s.moved = now, ok
+	switch {
+	case !ok:
+		s = sighting{since: now}
+	case !s.renewed.Equal(r.renewed):
+		s = s.renew(r, now)
 	}
 	s.renewal = r
 	if l.seen == nil {
@@ -87,8 +105,10 @@ func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 	for node, r := range all {
 		s, ok := l.seen[node]
 		switch {
-		case !ok || !s.renewed.Equal(r.renewed) && r.version >= s.version:
-			s = sighting{r, answered, ok}
+		case !ok:
+			s = sighting{renewal: r, since: answered}
+		case !s.renewed.Equal(r.renewed) && r.version >= s.version:
+			s = s.renew(r, answered)
 		case r.version > s.version:
 			s.version = r.version
 		}

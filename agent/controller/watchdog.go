@@ -28,6 +28,7 @@ type advertSighting struct {
 	// proves is how it shows that its node reaches the API server.
 	proves advertProof
 	fresh  time.Duration // for how long after a change, if it must change
+	renew  time.Duration // its period, if it must change
 }
 
 // advertProof is what of an advert must be seen so that its node reaches the API server.
@@ -53,7 +54,7 @@ func newAdvertSighting(text string, now time.Time) advertSighting {
 	case err != nil:
 		s.proves = neverSeen
 	case a.Peers:
-		s.proves, s.fresh = byChange, a.Fresh()
+		s.proves, s.fresh, s.renew = byChange, a.Fresh(), a.Renew()
 	}
 	return s
 }
@@ -87,7 +88,7 @@ func (l *leases) observeAdvert(n *corev1.Node, live bool, now time.Time) time.Ti
 		s = newAdvertSighting(text, now)
 		s.moved, s.version = true, version
 	default:
-		s.version = max(s.version, version)
+		s.version = version
 	}
 	if s.cached = min(cached, s.version); !live {
 		s.cached = version
@@ -104,6 +105,8 @@ func (l *leases) observeAdvert(n *corev1.Node, live bool, now time.Time) time.Ti
 type peerTally struct {
 	at             time.Time
 	reaching, size int
+	// renew is the longest period of the adverts of those that reached it.
+	renew time.Duration
 }
 
 const (
@@ -119,7 +122,7 @@ const (
 func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fresh, peers := 0, 0
+	fresh, peers := 0, peerTally{at: now, size: len(nodes)}
 	for i := range nodes {
 		s, ok := l.seen[nodes[i].Name]
 		if !ok || !s.moved || now.Sub(s.since) > freshLease {
@@ -127,8 +130,10 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 		}
 		fresh++
 		advert := l.adverts[nodes[i].Name]
-		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) {
-			peers++
+		// While the controller's clock was stopped a majority may have been cut off.
+		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) && !s.jumped.After(l.counted) {
+			peers.reaching++
+			peers.renew = max(peers.renew, advert.renew)
 		}
 	}
 	switch gap := now.Sub(l.counted) > leaseMaxAge; {
@@ -139,7 +144,7 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	}
 	l.counted = now
 	l.tallies = slices.DeleteFunc(l.tallies, func(t peerTally) bool { return now.Sub(t.at) > tallyKept })
-	l.tallies = append(l.tallies, peerTally{now, peers, len(nodes)})
+	l.tallies = append(l.tallies, peers)
 }
 
 // majoritySince returns since when more than half of all nodes keep their Leases fresh, zero if they don't or it is not
@@ -154,8 +159,9 @@ func (l *leases) majoritySince(now time.Time) time.Time {
 }
 
 // peersSince is the same for a node that feeds its watchdog by a list of so many nodes, as Leases and adverts show. More
-// than half of that list must reach the API server, too: Nodes may have been deleted since.
-func (l *leases) peersSince(now time.Time, listed int) (since time.Time) {
+// than half of that list must reach the API server, too: Nodes may have been deleted since. renew is the longest period
+// of the adverts of those nodes.
+func (l *leases) peersSince(now time.Time, listed int) (since time.Time, renew time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	later := now
@@ -163,9 +169,9 @@ func (l *leases) peersSince(now time.Time, listed int) (since time.Time) {
 		if later.Sub(t.at) > tallyGap || 2*t.reaching <= max(t.size, listed) {
 			break
 		}
-		since, later = t.at, t.at
+		since, later, renew = t.at, t.at, max(renew, t.renew)
 	}
-	return since
+	return since, renew
 }
 
 // pruneAdverts forgets nodes that are not present.
@@ -196,7 +202,9 @@ func watchdogFacts(n *corev1.Node, lease fence.Lease, l *leases, now time.Time) 
 	f.BootID, f.Bound = advert.BootID, advert.Bound()
 	majority := l.majoritySince(now)
 	if advert.Peers {
-		majority = l.peersSince(now, advert.PeerNodes)
+		var renew time.Duration
+		majority, renew = l.peersSince(now, advert.PeerNodes)
+		f.Bound += max(0, renew-advert.Renew())
 	}
 	if !lease.Known || !lease.Found || lease.UnchangedSince.IsZero() || majority.IsZero() {
 		return f

@@ -223,8 +223,8 @@ func TestMajorityOfPeers(t *testing.T) {
 			l.list(list, now, now)
 			l.countMajority(nodes, now)
 		}
-		if got := !l.peersSince(now, 3).IsZero(); got != tt.want || l.majoritySince(now).IsZero() {
-			t.Errorf("%s: majority %t; want %t, and one by Leases", name, got, tt.want)
+		if since, _ := l.peersSince(now, 3); since.IsZero() == tt.want || l.majoritySince(now).IsZero() {
+			t.Errorf("%s: majority since %v; want one: %t, and one by Leases", name, since, tt.want)
 		}
 	}
 	l := &leases{majority: start.Add(-time.Hour), counted: start}
@@ -236,7 +236,7 @@ func TestMajorityOfPeers(t *testing.T) {
 		t.Errorf("a node that asks its peers is unchanged for %s by a majority of Leases", got.Unchanged)
 	}
 	for ago := tallyKept; ago >= 0; ago -= 10 * time.Second {
-		l.tallies = append(l.tallies, peerTally{start.Add(-ago), 2, 3})
+		l.tallies = append(l.tallies, peerTally{at: start.Add(-ago), reaching: 2, size: 3})
 	}
 	if got := watchdogFacts(n, lease, l, start); got.Unchanged != time.Hour {
 		t.Errorf("unchanged for %s; want an hour", got.Unchanged)
@@ -248,30 +248,127 @@ func TestMajorityOfPeers(t *testing.T) {
 func TestPeersSince(t *testing.T) {
 	start := time.Now()
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	type tally struct{ second, reaching, size int }
 	for name, tt := range map[string]struct {
-		tallies []peerTally
+		tallies []tally
 		listed  int
 		now     int
 		want    int // -1: none
 	}{
 		"no list":             {nil, 3, 0, -1},
-		"of all Nodes":        {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 3, 12, 0},
-		"of few":              {[]peerTally{{at(0), 2, 3}, {at(10), 1, 3}, {at(20), 2, 3}}, 3, 22, 20},
-		"not now":             {[]peerTally{{at(0), 2, 3}, {at(10), 1, 3}}, 3, 12, -1},
-		"Nodes were deleted":  {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 5, 12, -1},
-		"Nodes were added":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 5}}, 3, 12, -1},
-		"no list of peers":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 0, 12, 0},
-		"half of the list":    {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 4, 12, -1},
-		"a gap between lists": {[]peerTally{{at(0), 2, 3}, {at(16), 2, 3}, {at(26), 2, 3}}, 3, 27, 16},
-		"no list for a while": {[]peerTally{{at(0), 2, 3}, {at(10), 2, 3}}, 3, 26, -1},
+		"of all Nodes":        {[]tally{{0, 2, 3}, {10, 2, 3}}, 3, 12, 0},
+		"of few":              {[]tally{{0, 2, 3}, {10, 1, 3}, {20, 2, 3}}, 3, 22, 20},
+		"not now":             {[]tally{{0, 2, 3}, {10, 1, 3}}, 3, 12, -1},
+		"Nodes were deleted":  {[]tally{{0, 2, 3}, {10, 2, 3}}, 5, 12, -1},
+		"Nodes were added":    {[]tally{{0, 2, 3}, {10, 2, 5}}, 3, 12, -1},
+		"no list of peers":    {[]tally{{0, 2, 3}, {10, 2, 3}}, 0, 12, 0},
+		"half of the list":    {[]tally{{0, 2, 3}, {10, 2, 3}}, 4, 12, -1},
+		"a gap between lists": {[]tally{{0, 2, 3}, {16, 2, 3}, {26, 2, 3}}, 3, 27, 16},
+		"no list for a while": {[]tally{{0, 2, 3}, {10, 2, 3}}, 3, 26, -1},
 	} {
-		l := &leases{tallies: tt.tallies}
+		l := &leases{}
+		for _, seen := range tt.tallies {
+			l.tallies = append(l.tallies, peerTally{at: at(seen.second), reaching: seen.reaching, size: seen.size})
+		}
 		want := time.Time{}
 		if tt.want >= 0 {
 			want = at(tt.want)
 		}
-		if got := l.peersSince(at(tt.now), tt.listed); !got.Equal(want) {
+		if got, _ := l.peersSince(at(tt.now), tt.listed); !got.Equal(want) {
 			t.Errorf("%s: majority since %v; want %d s", name, got.Sub(start), tt.want)
+		}
+	}
+}
+
+// After etcd was restored all versions are older. The advert of a machine that runs changes nevertheless.
+func TestAdvertAfterRestore(t *testing.T) {
+	l, start := &leases{}, time.Now()
+	l.majority, l.counted = start.Add(-time.Hour), start
+	n := deadNode()
+	say := func(sequence uint64, version string) {
+		n.ResourceVersion = version
+		n.Annotations = map[string]string{selffence.AnnotationWatchdog: advertOf(func(a *selffence.Advert) { a.Sequence = sequence }).String()}
+	}
+	say(7, "5000")
+	l.observeAdvert(n, false, start.Add(-time.Hour))
+	lease := fence.Lease{Known: true, Found: true, UnchangedSince: start.Add(-time.Hour)}
+	for sequence := range uint64(3) {
+		say(8+sequence, fmt.Sprint(100+sequence))
+		l.observeAdvert(n, false, start)
+		if got := watchdogFacts(n, lease, l, start); got.Unchanged != 0 {
+			t.Errorf("advert %d of version %s is unchanged for %s; want 0", 8+sequence, n.ResourceVersion, got.Unchanged)
+		}
+	}
+	say(10, "102")
+	if got := l.observeAdvert(n, false, start.Add(time.Minute)); !got.Equal(start) {
+		t.Errorf("the advert is unchanged since %s after the last one was read; want 0", got.Sub(start))
+	}
+}
+
+// While the controller's clock stands still, as when its virtual machine is paused, all nodes may be cut off and feed
+// each other. Their renewTimes then jump.
+func TestPeersAfterPause(t *testing.T) {
+	start := time.Now()
+	for name, tt := range map[string]struct {
+		pause time.Duration
+		jumps int // nodes
+		live  bool
+		want  bool // the majority goes on
+	}{
+		"none":                {0, 3, false, true},
+		"short":               {5 * time.Second, 3, false, true},
+		"paused":              {time.Minute, 3, false, false},
+		"paused, read before": {time.Minute, 3, true, false},
+		"one clock is set":    {time.Hour, 1, false, true},
+	} {
+		l := &leases{}
+		var nodes []corev1.Node
+		for i := range 3 {
+			n := *healthyNode(fmt.Sprintf("n%d", i))
+			n.CreationTimestamp = metav1.NewTime(start.Add(-2 * selffence.MinNodeAge))
+			nodes = append(nodes, n)
+		}
+		var now time.Time
+		for i := range 20 {
+			now = start.Add(time.Duration(i) * 10 * time.Second)
+			list := map[string]renewal{}
+			for k := range nodes {
+				r := renewal{now, uint64(100*i + k + 1)}
+				if i >= 10 && k < tt.jumps {
+					r.renewed = now.Add(tt.pause)
+				}
+				if i == 10 && tt.live {
+					l.observe(nodes[k].Name, r, now.Add(-time.Second))
+					r.renewed = r.renewed.Add(time.Second)
+				}
+				list[nodes[k].Name] = r
+			}
+			l.list(list, now, now)
+			l.countMajority(nodes, now)
+		}
+		since, _ := l.peersSince(now, 3)
+		if got := since.Equal(start.Add(10 * time.Second)); got != tt.want || since.IsZero() {
+			t.Errorf("%s: majority since %s; want one that goes on: %t", name, since.Sub(start), tt.want)
+		}
+		if l.majoritySince(now).IsZero() {
+			t.Errorf("%s: no majority by Leases", name)
+		}
+	}
+}
+
+// A node whose adverts are further apart counts for longer after it is cut off: the bound is longer by that.
+func TestBoundOfSlowPeers(t *testing.T) {
+	start := time.Now()
+	for _, tt := range []struct{ renew, longer time.Duration }{{0, 0}, {10 * time.Second, 0}, {200 * time.Second, 190 * time.Second}} {
+		l := &leases{}
+		for ago := time.Hour; ago >= 0; ago -= 10 * time.Second {
+			l.tallies = append(l.tallies, peerTally{at: start.Add(-ago), reaching: 2, size: 3, renew: tt.renew})
+		}
+		n := deadNode()
+		advert := advertOf(func(a *selffence.Advert) { a.Peers, a.FeedGapSeconds, a.TimeoutSeconds = true, 30, 105 })
+		n.Annotations = map[string]string{selffence.AnnotationWatchdog: advert.String()}
+		if got := watchdogFacts(n, fence.Lease{}, l, start); !got.Armed || got.Bound != advert.Bound()+tt.longer {
+			t.Errorf("with adverts each %s: bound %s; want %s", tt.renew, got.Bound, advert.Bound()+tt.longer)
 		}
 	}
 }

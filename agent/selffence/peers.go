@@ -39,8 +39,11 @@ const MinPeerGap = 30 * time.Second
 // Fresh returns up to which time without a change a reader that lists each 10 s counts the node as one that reaches the
 // API server.
 func (a Advert) Fresh() time.Duration {
-	return time.Duration(a.RenewSeconds)*time.Second + freshSlack
+	return a.Renew() + freshSlack
 }
+
+// Renew returns the period of the adverts.
+func (a Advert) Renew() time.Duration { return time.Duration(a.RenewSeconds) * time.Second }
 
 // Reach is what a node knows of its way to the API server.
 type Reach struct {

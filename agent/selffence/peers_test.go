@@ -17,7 +17,7 @@ func TestFedByPeers(t *testing.T) {
 		want  string
 		peers bool
 	}{
-		{120 * second, Inputs{}, "open", true},
+		{120 * second, Inputs{}, "open, feed until 2m5s", true},
 		{120 * second, Inputs{Opened: true}, "request 120000 armed=true, feed until 2m5s", true},
 		{124 * second, Inputs{PeersUntil: 140 * second}, "feed until 2m20s", true},
 		{125 * second, Inputs{PeersUntil: 130 * second}, "feed until 2m20s", true}, // never less than before
@@ -63,6 +63,26 @@ func TestPeersList(t *testing.T) {
 		if s.PeersUntil != row.until || o.Request && o.PeerNodes != row.in.ListNodes {
 			t.Errorf("at %s with %+v: by peers until %s, an advert with a list of %d; want %s", row.at, row.in, s.PeersUntil, o.PeerNodes, row.until)
 		}
+	}
+}
+
+// In an outage no advert is accepted. The first one of a run, and one without a list of evictd-kube, therefore has the list
+// of those before: with none, the majority of the next list would allow nothing.
+func TestRestartInOutage(t *testing.T) {
+	with := settings
+	with.Peers = true
+	s := Restore(&State{Phase: Armed, Number: 1, Accepted: 10 * second, HasAccepted: true, PeersUntil: 110 * second, PeerNodes: 5}, 100*second)
+	for _, in := range []Inputs{{}, {Opened: true}, {}} {
+		var o Orders
+		if s, o = Step(s, with, in, 100*second); o.Request && o.PeerNodes != 5 {
+			t.Errorf("%+v: an advert with a list of %d; want 5", in, o.PeerNodes)
+		}
+	}
+	if s, _ = Step(s, with, Inputs{PeersUntil: 125 * second, ListNodes: 5}, 105*second); s.PeersUntil != 125*second || s.Phase != Armed {
+		t.Errorf("%s, by peers until %s; want armed, 2m5s", s.Phase, s.PeersUntil)
+	}
+	if s, _ = Step(s, with, Inputs{PeersUntil: 130 * second, ListNodes: 6}, 110*second); s.PeersUntil != 125*second {
+		t.Errorf("by peers until %s because of a larger list", s.PeersUntil)
 	}
 }
 

@@ -1,6 +1,9 @@
 package selffence
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Step decides what to do now, the time since the boot.
 func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
@@ -32,14 +35,17 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 		s.requests = nil
 		return s, o
 	case Preparing:
-		o.Open = now < until
+		if o.Open = now < until; o.Open {
+			o.FeedUntil = until // opening it feeds it
+		}
 	case Armed, Withdrawing:
 		o.FeedUntil = until
 	}
 	if now >= s.next && !o.Open {
 		o.Request, o.Armed = true, s.Phase == Armed
 		if set.Peers {
-			o.PeerNodes = in.ListNodes
+			// Without a list, as after a start of evictd or evictd-kube, that of the last adverts stays in use.
+			o.PeerNodes = cmp.Or(in.ListNodes, s.PeerNodes)
 		}
 		o.Number = s.request(now, o.PeerNodes)
 		s.next = now + set.Renew

@@ -53,7 +53,7 @@ func TestArmAndWithdraw(t *testing.T) {
 		{100 * second, Inputs{}, Preparing, "request 100000 armed=false"},
 		{105 * second, Inputs{Accepted: 99}, Preparing, ""}, // of another run
 		{110 * second, Inputs{}, Preparing, "request 110000 armed=false"},
-		{112 * second, Inputs{Accepted: 100000}, Preparing, "open"},
+		{112 * second, Inputs{Accepted: 100000}, Preparing, "open, feed until 2m0s"},
 		{112 * second, Inputs{Opened: true}, Armed, "request 112000 armed=true, feed until 2m0s"},
 		{113 * second, Inputs{Accepted: 112000}, Armed, "feed until 2m12s"},
 		{113 * second, Inputs{Accepted: 110000}, Armed, "feed until 2m12s"}, // late
@@ -83,16 +83,16 @@ func TestPermissionExpiredBeforeOpening(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	checkSteps(t, Restore(nil, 100*second), []stepRow{
 		{100 * second, Inputs{}, Preparing, "request 100000 armed=false"},
-		{101 * second, Inputs{Accepted: 100000}, Preparing, "open"},
+		{101 * second, Inputs{Accepted: 100000}, Preparing, "open, feed until 2m0s"},
 		{101 * second, Inputs{OpenFailed: true}, Preparing, ""},
 		{160 * second, Inputs{}, Preparing, ""},
 		{161 * second, Inputs{}, Preparing, "request 161000 armed=false"},
-		{162 * second, Inputs{Accepted: 161000}, Preparing, "open"},
+		{162 * second, Inputs{Accepted: 161000}, Preparing, "open, feed until 3m1s"},
 	})
 	// The device that an earlier run had armed is open elsewhere: the armed advert is withdrawn at once.
 	saved := &State{Phase: Armed, Number: 95000, Accepted: 95 * second, HasAccepted: true}
 	checkSteps(t, Restore(saved, 100*second), []stepRow{
-		{100 * second, Inputs{}, Preparing, "open"},
+		{100 * second, Inputs{}, Preparing, "open, feed until 1m55s"},
 		{100 * second, Inputs{OpenFailed: true}, Preparing, "request 100000 armed=false"},
 	})
 }
@@ -104,8 +104,8 @@ func TestRestart(t *testing.T) {
 		want  string
 	}{
 		{"no state", nil, "request 100000 armed=false"},
-		{"armed", &State{Phase: Armed, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "open"},
-		{"withdrawing", &State{Phase: Withdrawing, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "open"},
+		{"armed", &State{Phase: Armed, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "open, feed until 1m55s"},
+		{"withdrawing", &State{Phase: Withdrawing, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "open, feed until 1m55s"},
 		{"expired", &State{Phase: Armed, Number: 95000, Accepted: 80 * second, HasAccepted: true}, "request 100000 armed=false"},
 		{"preparing", &State{Phase: Preparing, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "request 100000 armed=false"},
 		{"disarmed", &State{Phase: Disarmed, Number: 95000, Accepted: 95 * second, HasAccepted: true}, "request 100000 armed=false"},

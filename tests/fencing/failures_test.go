@@ -52,7 +52,7 @@ var failures = []demand{
 		of(stepDir, "TestStorageTimelines/Ready again before the release", "TestStorageTimelines/Ready again without a reboot, later with one")}},
 	{"a VolumeAttachment that never goes", []evidence{of(stepDir, "TestTimelines/release stuck", "TestStuckNames")}},
 	{"watchdog disarmed in an outage of the API server", []evidence{of(selffenceDir, "TestBoundHolds", "TestArmAndWithdraw"),
-		of(controllerDir, "TestMajority", "TestObserveAdvert")}},
+		of(controllerDir, "TestMajority", "TestObserveAdvert", "TestAdvertAfterRestore")}},
 	{"zones of one node", []evidence{of(stepDir, "TestStorm/n/a r/b", "TestStorm/n/a 9*r/b")}},
 	{"the leader's own node", []evidence{of(controllerDir, "TestOwnNode", "TestGateLists", "TestWithheld")}},
 

@@ -85,7 +85,7 @@ var rules = []demand{
 	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched", "TestDrillWithSharedUUID"), of(clusterDir, "TestDrillOfPlug")}},
 	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel")}},
 	// A node's own watchdog.
-	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert"), of(peersDir, "TestNoRunningMachineIsTaken")}},
+	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert", "TestPeersAfterPause", "TestBoundOfSlowPeers"), of(peersDir, "TestNoRunningMachineIsTaken")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
 	// Executors, secrets and rights.
 	{"executors have no credentials, and the passwords in a file of their own", []evidence{of(controllerDir, "TestJobRequest")}},

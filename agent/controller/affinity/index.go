@@ -147,8 +147,8 @@ func (x *index) put(p *pod, watched bool) {
 		n.pods = append(n.pods, p)
 		x.compare(p, n.object, nil)
 		if v, ok := x.violating[p]; ok {
-			if v.atBinding = watched && !there; !before.since.IsZero() {
-				v.since, v.atBinding = before.since, before.atBinding
+			if v.atBinding, v.own = watched && !there, watched; !before.since.IsZero() {
+				v.since, v.atBinding, v.own = before.since, before.atBinding, before.own
 			}
 			x.violating[p] = v
 		}
@@ -250,7 +250,7 @@ func (x *index) compare(p *pod, object *corev1.Node, verdicts map[*shape]affinit
 	if !violated {
 		since = time.Now()
 	}
-	x.violating[p] = violation{p, v, since, before.atBinding}
+	x.violating[p] = violation{p, v, since, before.atBinding, before.own}
 	x.touched()
 }
 
@@ -294,6 +294,8 @@ type violation struct {
 	since time.Time
 	// atBinding says that it began when the watch showed the pod on its node for the first time.
 	atBinding bool
+	// own says that it began with a change of the pod that the watch has shown, and not with one of the node.
+	own bool
 }
 
 // violations returns the pods that violate, those whose annotation does not parse, and, unless both are empty, all

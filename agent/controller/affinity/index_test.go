@@ -176,6 +176,36 @@ func TestAtBinding(t *testing.T) {
 	check("label back and gone", map[string]bool{"listed": false, "pending": false, "new": false, "later": false})
 }
 
+// TestOwn: a violation is the pod's own if it began with its binding, or with a change of its annotation.
+func TestOwn(t *testing.T) {
+	x := newIndex(func() {})
+	x.setNode(testNode("a", "valid"))
+	expired := strings.ReplaceAll(valid, "[valid]", "[none]")
+	if err := x.Replace([]any{testPod("listed", "a", "web", expired), testPod("annotated", "a", "web", valid), testPod("node", "a", "web", valid)}, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*corev1.Pod{
+		testPod("annotated", "a", "web", expired), testPod("annotated", "a", "web", expired), testPod("bound", "a", "web", expired),
+		testPod("listed", "a", "web", expired),
+	} {
+		if err := x.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.setNode(testNode("a", "expired"))
+	if err := x.Add(testPod("node", "a", "web", valid)); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	list, _, _ := x.violations()
+	for _, v := range list {
+		got[v.Name] = v.own
+	}
+	if want := map[string]bool{"annotated": true, "bound": true, "listed": false, "node": false}; !maps.Equal(got, want) {
+		t.Errorf("own violations: %v; want %v", got, want)
+	}
+}
+
 // What makes pods without a controller is known by the begin of their names.
 func TestGenerateName(t *testing.T) {
 	for _, bare := range []bool{true, false} {

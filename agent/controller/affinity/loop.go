@@ -283,7 +283,7 @@ func (l *loop) addPods(in *affinity.Inputs, list, due []violation, now time.Time
 			in.Workloads[c.workload] = workloadFacts(c.replicas, l.index.readyOf(v.Namespace, c.replicas.controllers), v.labels)
 		}
 		in.Violating[i] = affinity.Pod{
-			PodKey: v.PodKey, Node: v.node, Since: v.since, Created: v.created, Bound: v.bound, AtBinding: v.atBinding, Requirement: v.shape.requirement,
+			PodKey: v.PodKey, Node: v.node, Since: v.since, Created: v.created, Bound: v.bound, AtBinding: v.atBinding, Own: v.own, Requirement: v.shape.requirement,
 			Verdict: v.verdict, Tolerations: v.shape.tolerations, Workload: c.workload, Mirror: v.mirror, DaemonSet: c.daemonSet,
 			Completed: v.completed, Terminating: v.terminating, EvictBare: v.evictBare, GenerateName: v.generateName,
 		}

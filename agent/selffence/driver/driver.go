@@ -353,6 +353,7 @@ func (d *Driver) open() bool {
 	}
 	d.opened, d.failure = o, ""
 	d.noteFed()
+	d.shortenIfLate(o.Device)
 	d.startFeeding()
 	attributes := []any{"device", d.options.Path, "identity", o.identity, "timeout", o.timeout.String(),
 		"feed_gap", d.options.FeedGap.String(), "nowayout", o.noWayOut}

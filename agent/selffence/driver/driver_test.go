@@ -324,6 +324,33 @@ func TestFedLate(t *testing.T) {
 	})
 }
 
+// A process that is stopped before it opens the device again feeds it late, too.
+func TestOpenedLate(t *testing.T) {
+	for _, test := range []struct {
+		stopped time.Duration
+		late    bool
+	}{{0, false}, {65 * time.Second, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.start()
+			n.pass(time.Minute)
+			n.end()
+			n.set(func() { n.accepts = false })
+			open := n.options.Open
+			n.options.Open = func(path string) (Device, error) {
+				time.Sleep(test.stopped)
+				return open(path)
+			}
+			n.start()
+			n.pass(test.stopped + time.Second)
+			n.end()
+			if late := n.timeout == selffence.LateTimeout; late != test.late {
+				t.Errorf("opened after %s: timeout %s; want %s: %t", test.stopped, n.timeout, selffence.LateTimeout, test.late)
+			}
+		})
+	}
+}
+
 func TestDeviceCannotBeUsed(t *testing.T) {
 	for _, test := range []struct {
 		change func(*node)

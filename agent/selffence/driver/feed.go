@@ -55,7 +55,12 @@ func (d *Driver) feed(device Device) {
 		return
 	}
 	d.noteFed()
-	now, err = d.options.Uptime()
+	d.shortenIfLate(device)
+}
+
+// shortenIfLate shortens the timeout of a device that was just fed, if that was late.
+func (d *Driver) shortenIfLate(device Device) {
+	now, err := d.options.Uptime()
 	if err == nil && !selffence.Late(time.Duration(d.feedUntil.Load()), now) {
 		return
 	}

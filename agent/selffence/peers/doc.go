@@ -34,7 +34,10 @@
 // and evictd-kube may have different ways to the API server. They must also be more than half of the list of the node
 // itself, whose length is in its advert (PeerNodes): if Nodes of the list were deleted, whose machines run on, half of
 // the Nodes that are left is less. The node uses no majority of a larger list than that of an advert which the API
-// server may have. Lists that are more than 15 s apart begin the bound again.
+// server may have. Lists that are more than 15 s apart begin the bound again, and so does a list in which renewTimes of
+// the Leases have moved on by 15 s more than the reader's clock: that clock was stopped, and what happened meanwhile is
+// not known. The bound is longer by what the longest period of the adverts of those nodes is longer than that of the
+// node: after a late sight of their last change they count for that long.
 //
 // The two majorities exclude each other. Nodes that are old enough are in each list in use, so that two majorities of
 // one list have a node in common. That node has said, to a question of the time t, that it had no answer since t − period − 60

@@ -27,6 +27,11 @@ type simNode struct {
 	api     bool // evictd-kube reaches the API server
 	kubelet bool // and so does the kubelet
 	lossy   bool // answers of the API server are lost
+	// late is when a write whose answer is lost is carried out, 0 if there is none: of an advert in place of another.
+	late                time.Duration
+	lateAdvert, lateFor uint64
+	settings            selffence.Settings
+	timeout             time.Duration // of the watchdog
 
 	service *Service
 	state   selffence.State
@@ -41,6 +46,7 @@ type simNode struct {
 	until   time.Duration
 	listed  map[uint64]int // Advert.PeerNodes, by the number of the advert
 	deleted bool           // the Node object
+	young   bool           // it is not old enough to count
 
 	// What the API server has, and when the controller saw it change.
 	advert, lease           uint64
@@ -55,6 +61,7 @@ type sim struct {
 	nodes   []*simNode
 	api     bool
 	period  time.Duration // of the controller's lists
+	delay   time.Duration // of writes whose answer is lost
 	tallies []simTally
 }
 
@@ -75,11 +82,12 @@ func newSim(t *testing.T, nodes int) *sim {
 	}
 	for i := range list {
 		n := &simNode{name: list[i].Name, api: true, kubelet: true, runs: true, listed: map[uint64]int{}, contact: s.now, state: selffence.Restore(nil, s.now)}
+		n.settings, n.timeout = simSettings, simTimeout
 		n.service = New(Options{
 			Node: n.name, StateFile: filepath.Join(t.TempDir(), "nodes"), Log: slog.New(slog.DiscardHandler),
 			Uptime: func() (time.Duration, error) { return s.now, nil },
 			Reach: func() selffence.Reach {
-				r := selffence.Reach{Votes: n.opened && n.runs, Renew: simSettings.Renew, Unanswered: s.now - n.contact}
+				r := selffence.Reach{Votes: n.opened && n.runs, Renew: n.settings.Renew, Unanswered: s.now - n.contact}
 				if n.waiting > 0 {
 					r.Waiting = s.now - n.waiting
 				}
@@ -95,10 +103,19 @@ func newSim(t *testing.T, nodes int) *sim {
 
 // writes is evictd-kube: it reads the Node, then writes the advert.
 func (s *sim) writes(n *simNode) {
-	if n.waiting == 0 || !n.api || !s.api || n.lossy {
+	if n.late > 0 && s.now >= n.late && s.api {
+		if n.late = 0; n.advert == n.lateFor {
+			n.advert = n.lateAdvert
+		}
+	}
+	if n.waiting == 0 || !n.api || !s.api {
 		return
 	}
 	n.contact = s.now
+	if n.lossy {
+		n.late, n.lateAdvert, n.lateFor, n.api = s.now+s.delay, n.number, n.advert, false // nor are reads answered
+		return
+	}
 	n.advert, n.written, n.waiting = n.number, n.number, 0
 	n.inputs = append(n.inputs, selffence.Inputs{Accepted: n.number})
 }
@@ -114,7 +131,7 @@ func (s *sim) evictd(n *simNode) {
 	for i := 0; i < len(in); i++ {
 		var o selffence.Orders
 		in[i].ListNodes = c.Nodes
-		n.state, o = selffence.Step(n.state, simSettings, in[i], s.now)
+		n.state, o = selffence.Step(n.state, n.settings, in[i], s.now)
 		n.until = o.FeedUntil
 		if o.Request {
 			n.number, n.listed[o.Number] = o.Number, o.PeerNodes
@@ -127,10 +144,10 @@ func (s *sim) evictd(n *simNode) {
 			in = append(in, selffence.Inputs{Opened: true})
 		}
 	}
-	if n.opened && s.now < n.until && s.now-n.fedAt >= simTimeout/3 {
+	if n.opened && s.now < n.until && s.now-n.fedAt >= n.timeout/3 {
 		n.fedAt = s.now
 	}
-	if n.opened && s.now-n.fedAt >= simTimeout {
+	if n.opened && s.now-n.fedAt >= n.timeout {
 		n.runs = false
 	}
 }
@@ -161,9 +178,10 @@ func (s *sim) control() {
 	if !s.api {
 		return
 	}
-	tally, advert := simTally{at: s.now}, simAdvert()
+	tally := simTally{at: s.now}
 	for _, n := range s.nodes {
 		if n.deleted {
+			n.advertSeen, n.leaseSeen = 0, 0 // forgotten
 			continue
 		}
 		tally.nodes++
@@ -173,12 +191,12 @@ func (s *sim) control() {
 		if n.advertSeen != n.advert {
 			n.advertSeen, n.advertSince = n.advert, s.now
 		}
-		if s.now-n.leaseSince <= 25*second && s.now-n.advertSince <= advert.Fresh() {
+		if s.now-n.leaseSince <= 25*second && !n.young && s.now-n.advertSince <= n.says().Fresh() {
 			tally.reaching++
 		}
 	}
 	s.tallies = append(s.tallies, tally)
-	if len(s.tallies) > 200 { // longer than the bound
+	if len(s.tallies) > 400 { // longer than the bound
 		s.tallies = s.tallies[1:]
 	}
 }
@@ -198,6 +216,12 @@ func (s *sim) majority(listed int) (since time.Duration) {
 
 func simAdvert() selffence.Advert {
 	return selffence.Advert{RenewSeconds: 20, FeedGapSeconds: 60, TimeoutSeconds: 90, Peers: true}
+}
+
+// says is the advert of a node.
+func (n *simNode) says() selffence.Advert {
+	return selffence.Advert{RenewSeconds: int(n.settings.Renew / second), FeedGapSeconds: int(n.settings.FeedGap / second),
+		TimeoutSeconds: int(n.timeout / second), Peers: true}
 }
 
 // tick moves the time on by a second.
@@ -245,7 +269,8 @@ func (s *sim) taken() string {
 			continue
 		}
 		unchanged := min(s.now-n.advertSince, s.now-n.leaseSince, s.now-since)
-		if n.runs && n.opened && n.advertSeen > 1 && unchanged >= simAdvert().Bound() {
+		if n.runs && n.opened && n.advertSeen > 1 && n.advertSeen == n.advert && n.leaseSeen == n.lease && // both are read again
+			unchanged >= n.says().Bound() {
 			return n.name
 		}
 	}
@@ -384,7 +409,7 @@ func (s *sim) change(r *rand.Rand) {
 	case 10: // evictd-kube restarts
 		n.contact, n.service.tally = s.now, newTally()
 	case 11:
-		n.deleted = !n.deleted
+		n.deleted, n.young = !n.deleted, true // the next one is another Node
 	case 12:
 		s.api = true
 		for _, m := range s.nodes {
@@ -406,6 +431,11 @@ func TestNoRunningMachineIsTaken(t *testing.T) {
 		s := newSim(t, 3+r.IntN(4))
 		s.pass(2 * time.Minute)
 		s.period = time.Duration(8+r.IntN(8)) * second
+		s.delay = time.Duration(1+r.IntN(60)) * second
+		for _, n := range s.nodes {
+			gap := []time.Duration{30, 60, 600}[r.IntN(3)] * second
+			n.settings.FeedGap, n.settings.Renew, n.timeout = gap, gap/3, max(30*second, (selffence.MinPeerTimes-gap)/2)
+		}
 		every := 20 + r.IntN(180)
 		for range 3000 {
 			if r.IntN(every) == 0 {
