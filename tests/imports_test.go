@@ -66,7 +66,7 @@ var importRules = map[string][]string{
 	"agent/logflags":            {},
 	"agent/controller/affinity": {"agent/affinity", "agent/affinity/settings"},
 	"agent/controller/serving":  {},
-	"agent/controller":          {"agent/affinity/extender", "agent/affinity/webhook", "agent/controller/affinity", "agent/controller/serving", "agent/fence", "agent/fence/kdump", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/fence/device/clusterlabs", "agent/fence/execute", "agent/properties", "agent/selffence", "agent/version"},
+	"agent/controller":          {"agent/affinity/extender", "agent/affinity/webhook", "agent/controller/affinity", "agent/controller/serving", "agent/fence", "agent/fence/kdump", "agent/fence/plan", "agent/fence/nodefence", "agent/fence/device", "agent/fence/device/clusterlabs", "agent/fence/execute", "agent/properties", "agent/selffence", "agent/version", "kernel"},
 	"agent":                     {"agent/...", "kernel", "cri"},
 	"cmd/evictd":                {"agent", "agent/version"},
 	"cmd/evictd-controller":     {"agent/controller", "agent/controller/affinity", "agent/fence/execute", "agent/logflags", "agent/version"},
