@@ -90,7 +90,7 @@ func (v *verifier) reach(in Inputs, o Orders, on bool) {
 		"storm before the release":              s.Phase == OffProven && held,
 		"storm in the release":                  s.Phase == Releasing && held,
 		"withheld":                              in.Gate.Withheld,
-		"answers without power":                 s.Phase == Proving && v.answer.Answered && len(v.lastOff) > 0,
+		"answers without power":                 v.unpowered(),
 		"another controller waits for an act":   s.Intent != nil && !s.IntentSeen.IsZero(),
 		"second level":                          s.Step == PowerManagement && s.Level > 0,
 		"second attempt":                        s.Step == PowerManagement && s.Attempt > 1 && s.Retries > 0,
@@ -108,6 +108,11 @@ func (v *verifier) reach(in Inputs, o Orders, on bool) {
 		}
 	}
 	v.reachActs()
+}
+
+// unpowered reports whether the BMC answers with an error while another device reads off.
+func (v *verifier) unpowered() bool {
+	return v.s.state.Phase == Proving && v.answer.Answered && len(v.lastOff) > 0
 }
 
 // reachActs notes the acts that have ended.
