@@ -50,7 +50,7 @@ func (l *leaseLister) period() time.Duration {
 // removes what is remembered of nodes that are gone.
 func (l *leaseLister) list(ctx context.Context) {
 	r := l.reconciler
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	l.failed.read("Leases of all nodes", func() error { return r.observer.listLeases(ctx) })
 	nodes := &corev1.NodeList{}

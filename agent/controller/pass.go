@@ -30,6 +30,7 @@ type pass struct {
 	name   string
 	config *plan.Config
 	saved  *saved
+	asked  time.Time    // when it began to read
 	node   *corev1.Node // nil if there is none
 	// forbidden says that the gate withholds all acts, also a release that has begun.
 	forbidden bool
@@ -44,8 +45,16 @@ func (p *pass) until(t time.Time) {
 	}
 }
 
+// reads returns the context of what a pass reads.
+func (p *pass) reads(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(ctx, p.asked.Add(readTimeout))
+}
+
 func (p *pass) run(ctx context.Context) error {
-	node, nf, known := p.observer.objects(ctx, p.name)
+	p.asked = time.Now()
+	reads, cancel := p.reads(ctx)
+	defer cancel()
+	node, nf, known := p.observer.objects(reads, p.name)
 	if !known {
 		p.until(p.observer.failed.next())
 		// Another worker may just have read what failed here; then next is zero, and nothing else would repeat this
@@ -86,15 +95,17 @@ func (p *pass) run(ctx context.Context) error {
 
 // step makes a Step of a fence, saves the new state, and carries out the orders.
 func (p *pass) step(ctx context.Context, nf *nodefence.NodeFence) error {
+	reads, cancel := p.reads(ctx)
+	defer cancel()
 	state, uid := stateOf(nf), string(nf.UID)
-	var in fence.Inputs
+	in := fence.Inputs{Asked: p.asked}
 	in.Outcomes, in.Readings, in.InFlight = p.executor.pending(p.name, uid)
 	in.Node, in.Executor = nodeFacts(p.node), p.identity
-	in.Lease = p.observer.lease(ctx, p.name)
+	in.Lease = p.observer.lease(reads, p.name)
 	in.Watchdog = watchdogFacts(p.node, in.Lease, p.observer.leases, time.Now())
 	in.Kdump = kdumpFacts(p.kdump, p.name)
 	if p.node != nil {
-		in.Load = p.observer.loadAs(ctx, p.name, cutOff(&state))
+		in.Load = p.observer.loadAs(reads, p.name, cutOff(&state))
 	}
 	p.adopt(&state, &in)
 	in.IntentSince = p.saved.intentSince(&state, in.InFlight, time.Now())
@@ -120,7 +131,9 @@ func (p *pass) decide(
 ) (*fence.State, fence.Orders, error) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	in.Gate = p.gate(ctx, state)
+	reads, cancel := p.reads(ctx)
+	defer cancel()
+	in.Gate = p.gate(reads, state)
 	p.forbidden = in.Gate.Withheld
 	next, orders := fence.Step(*state, *in, time.Now())
 	if orders.Drilled != "" {
@@ -270,7 +283,9 @@ func (p *pass) detect(ctx context.Context, earlier *nodefence.NodeFence) error {
 	if p.node == nil {
 		return nil
 	}
-	state, events := p.open(ctx, earlier)
+	reads, cancel := p.reads(ctx)
+	defer cancel()
+	state, events := p.open(reads, earlier)
 	if state == nil {
 		return nil
 	}

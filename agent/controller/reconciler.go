@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass over a node.
-	passTimeout = 30 * time.Second
+	// passTimeout bounds one pass over a node, and readTimeout what it reads. What could not be read is unknown: what
+	// follows is saved in the time that is left.
+	passTimeout, readTimeout = time.Minute, 30 * time.Second
 	// longestWait is the time between two passes over a node with a fence, and over one that is not Ready: Leases are
 	// not watched.
 	longestWait = 10 * time.Second

@@ -193,7 +193,14 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 		}
 		return &plug{w, l, u.method.Device}, nil
 	}
-	r.executor.check = r.checkAct
+	// A look at the node and the last check before an act exclude each other. Here they wait for a channel: the clock of
+	// the bubble stands still while anything waits for a mutex.
+	turn := make(chan struct{}, 1)
+	r.executor.check = func(ctx context.Context, o *order) error {
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		return r.checkAct(ctx, o)
+	}
 	r.executor.objects = func(ctx context.Context, o *order) (fence.OutcomeKind, error) {
 		w.mu.Lock()
 		w.executed(o.fence + "/" + o.intent.ID)
@@ -217,7 +224,9 @@ func live(ctx context.Context, t *testing.T, w *world, l *life, base *reconciler
 			t.Errorf("%d passes in %v: %+v", passes, time.Since(minute), getFence(t, w.api))
 			break
 		}
+		turn <- struct{}{}
 		result, err := r.Reconcile(ctx, request)
+		<-turn
 		if err != nil { // as controller-runtime does
 			r.log.Error("Reconciler error", "error", err)
 			result.RequeueAfter, backoff = backoff, min(2*backoff, longestPassBackoff)

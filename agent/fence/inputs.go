@@ -4,6 +4,8 @@ import "time"
 
 // Inputs are what was observed for a fence, just now and not from a cache.
 type Inputs struct {
+	// Asked is when the controller began to read them, zero for now. An API server may take seconds for each answer.
+	Asked time.Time
 	Node  Node
 	Lease Lease
 	Load  Load

@@ -155,13 +155,23 @@ func (r *run) allConfirm(check func(*Reading) bool) bool {
 }
 
 // confirms reports whether a reading confirms the proof for the release now: it followed the proof, is recent, and began
-// after the gate opened or just before. A new controller finds readings in the state that are as old as the outage.
+// after the gate opened or just before. A new controller finds readings in the state that are as old as the outage. A
+// reading is as recent as it was when the inputs were asked for: while the API server is slow none would be recent at
+// the end.
 func (r *run) confirms(x *Reading) bool {
-	recent := r.now.Add(-2*r.timings().ProofInterval.Duration - r.longestOther(x.Device))
+	recent := r.asked().Add(-2*r.timings().ProofInterval.Duration - r.longestOther(x.Device))
 	if !x.Started.After(r.s.Proof.At.Time) || x.Ended.Time.Before(recent) {
 		return false
 	}
 	return x.Started.After(r.s.heldUntil()) || !x.Started.Time.Before(recent)
+}
+
+// asked returns when the controller began to read the inputs.
+func (r *run) asked() time.Time {
+	if r.in.Asked.IsZero() || r.in.Asked.After(r.now) {
+		return r.now
+	}
+	return r.in.Asked
 }
 
 // longestOther returns how long the last reading of another device took that the release needs, at most ProofTimeout. A

@@ -35,7 +35,7 @@ var failures = []demand{
 	{"wrong certificate", []evidence{of(redfishDir, "TestCertificate")}},
 	{"wrong UUID, and none", []evidence{of(stepDir, "TestTimelines/another machine", "TestTimelines/no uuid", "TestSameMachine"),
 		of(controllerDir, "TestSharedUUID")}},
-	{"out of sessions", []evidence{of(ipmiDir, "TestSessions", "TestOneSession"), of(redfishDir, "TestNoFreeSession", "TestSessionsEnd")}},
+	{"out of sessions", []evidence{of(ipmiDir, "TestSessions", "TestOneSession", "TestNoFreeSession"), of(redfishDir, "TestNoFreeSession", "TestSessionsEnd")}},
 	{"machine comes back on by power policy", []evidence{of(redfishDir, "TestReturns"), of(stepDir, "TestTimelines/on while releasing"),
 		of(stepDir, "TestFailureTimelines/on by power policy before the proof")}},
 	{"power flaps", []evidence{of(stepDir, "TestRandomFences")}},
@@ -63,8 +63,10 @@ var failures = []demand{
 	{"API server answers 403 to one verb", []evidence{of(controllerDir, "TestServerForbids", "TestRights")}},
 	{"API server writes without an answer, or late", []evidence{
 		of(controllerDir, "TestServerFaults/writes, but times out", "TestServerFaults/writes late", "TestRecordSurvivesFailedCreate")}},
+	{"API server answers after 2 s and 10 s", []evidence{of(controllerDir, "TestSlowServer")}},
 	{"watch is stale by a minute", []evidence{of(controllerDir, "TestLateWatch", "TestFencedAfterLastRenewal")}},
-	{"clock is off", []evidence{of(stepDir, "TestReadingsFromTheFuture", "TestOnAfterClockStep", "TestReturnWithClockBehind", "TestRateClock")}},
+	{"clock is off", []evidence{of(stepDir, "TestReadingsFromTheFuture", "TestOnAfterClockStep", "TestReturnWithClockBehind", "TestRateClock"),
+		of(controllerDir, "TestClockOff")}},
 
 	// Fence agents.
 	{"agent is missing", []evidence{of(agentDir, "TestFind/fence_missing"), of(planDir, "TestFenceAgentProblems/not installed")}},
@@ -86,7 +88,8 @@ var failures = []demand{
 	{"reboot and cycle", []evidence{of(planDir, "TestProblems/actions", "TestFenceAgentProblems/values")}},
 	{"plug of another node", []evidence{of(planDir, "TestFenceAgentProblems/the same plug", "TestProblems/a shared device"),
 		of(stepDir, "TestDrillTimelines/another machine's plug")}},
-	{"ConfigMap of 1 MiB", []evidence{of(planDir, "TestProblems/too large"), of(propertiesDir, "TestParse")}},
+	{"ConfigMap of 1 MiB", []evidence{of(planDir, "TestProblems/too large"), of(propertiesDir, "TestParse"),
+		of(controllerDir, "TestLargeConfigMap")}},
 	{"names of nodes with dots and 253 characters", []evidence{of(planDir, "TestProblems/long names"),
 		of("agent/fence/nodefence", "TestObjectName"), of(controllerDir, "TestLongNodeLease", "TestNodeNames"), of(stepDir, "TestJobName"), of(scriptDir, "fence.txtar")}},
 	{"a bad ConfigMap in the middle of a fence", []evidence{
@@ -106,7 +109,8 @@ var failures = []demand{
 
 	// Secrets.
 	{"secret in an error of a device", []evidence{of(ipmiDir, "TestWrongPassword"), of(redfishDir, "TestSecrets"), of(agentDir, "TestRedaction", "TestRedactionCut")}},
-	{"secret in arguments and environment", []evidence{of(agentDir, "TestProc", "TestInput"), of(clusterDir, "TestFenceByJobs")}},
+	{"secret in arguments and environment", []evidence{of(agentDir, "TestProc", "TestInput"),
+		of(clusterDir, "TestFenceByJobs", "TestFence", "TestFenceSteps")}},
 	{"secret in logs, events and objects", []evidence{of(clusterDir, "TestFenceByJobs", "TestFence", "TestFenceSteps"),
 		of(controllerDir, "TestStrippedSecret")}},
 	{"secret in what evictctl prints", []evidence{of(scriptDir, "fence.txtar"), of(planDir, "TestProblems/plain password")}},

@@ -104,11 +104,7 @@ func startJobs(t *testing.T, hook func(job string) error) (*Cluster, *Executors,
 	useIPMILAN(t, c)
 	executors.args = []string{"--executor-image", "evictd-agents:v1", "--fence-agents-dir", agents}
 	startJobController(t, c, executors, "first")
-	s := &secretSearch{program: program, found: map[string]bool{}}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.running.Go(func() { s.run(ctx) })
-	t.Cleanup(func() { cancel(); s.running.Wait() })
-	return c, executors, s
+	return c, executors, searchSecret(t, program, password)
 }
 
 // startJobController starts evictd-controller with Jobs.
@@ -242,14 +238,24 @@ func describe(e *Executors) string {
 	return b.String()
 }
 
-// secretSearch looks for the password in the arguments and environments of the processes of a program.
+// secretSearch looks for a password in the arguments and environments of the processes of a program.
 type secretSearch struct {
-	program string
-	running sync.WaitGroup
+	program, secret string
+	running         sync.WaitGroup
 
 	mu    sync.Mutex
 	found map[string]bool
 	seen  int
+}
+
+// searchSecret looks for a password until the test ends.
+func searchSecret(t *testing.T, program, secret string) *secretSearch {
+	t.Helper()
+	s := &secretSearch{program: program, secret: secret, found: map[string]bool{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.running.Go(func() { s.run(ctx) })
+	t.Cleanup(func() { cancel(); s.running.Wait() })
+	return s
 }
 
 func (s *secretSearch) run(ctx context.Context) {
@@ -262,7 +268,7 @@ func (s *secretSearch) run(ctx context.Context) {
 			s.mu.Lock()
 			s.seen++
 			for _, name := range []string{"cmdline", "environ"} {
-				if text, err := os.ReadFile(filepath.Join(p, name)); err == nil && bytes.Contains(text, []byte(password)) {
+				if text, err := os.ReadFile(filepath.Join(p, name)); err == nil && bytes.Contains(text, []byte(s.secret)) {
 					s.found[name+" "+string(text)] = true
 				}
 			}
@@ -283,7 +289,7 @@ func (s *secretSearch) check(t *testing.T, c *Cluster) {
 	for where := range s.found {
 		t.Errorf("a process has the password: %s", where)
 	}
-	wantNoSecret(t, c, password)
+	wantNoSecret(t, c, s.secret)
 }
 
 // wantNoSecret fails the test if a secret is in an object that is no Secret, or in the log of evictd-controller, as it is

@@ -117,7 +117,8 @@ func podUID(t *testing.T, c *Cluster) string {
 // replacement of its pod runs on the other node.
 func TestFence(t *testing.T) {
 	t.Parallel()
-	c, _ := startFencing(t, Enforce)
+	c, program := startFencing(t, Enforce)
+	secrets := searchSecret(t, program, password)
 	boot, uid := c.Machines["a"].BootID(), podUID(t, c)
 	began := time.Now()
 	c.Machines["a"].Isolate()
@@ -125,7 +126,7 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRecovered(t, c, began, boot, uid)
-	wantNoSecret(t, c, password)
+	secrets.check(t, c)
 }
 
 // wantRecovered fails the test unless a has a new boot, its pod a replacement, and all happened in order.

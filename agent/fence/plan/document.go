@@ -106,6 +106,9 @@ func (f *field) match(key string) (ok, right bool) {
 func (d *document) fields(known []field) map[string]property {
 	values := make(map[string]property, len(d.properties))
 	for _, p := range d.properties {
+		if d.problems > maxProblems {
+			break // a text of another kind: it is not used, and no further problem is shown
+		}
 		i := slices.IndexFunc(known, func(f field) bool { ok, _ := f.match(p.key); return ok })
 		if i < 0 {
 			var names []string

@@ -144,8 +144,11 @@ func (g *guard) acceptRefusal(p []byte) bool {
 		return false
 	}
 	g.refused = types.RmcpStatusCode(p[1])
-	if g.refused == types.RmcpStatusCodeUnauthorizedName {
+	switch g.refused {
+	case types.RmcpStatusCodeUnauthorizedName:
 		g.err = ErrAuthentication
+	case types.RmcpStatusCodeNoResToCreateSess, types.RmcpStatusCodeNoResToCreateSessAtRole:
+		g.err = errNoSession
 	}
 	return true
 }

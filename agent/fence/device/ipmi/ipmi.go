@@ -46,6 +46,8 @@ const closeTimeout = time.Second
 var ErrAuthentication = errors.New("wrong user name or password: " +
 	"correct username and password in the Secret of the method")
 
+var errNoSession = errors.New("all sessions of the BMC are in use: end those of other clients, or wait until it ends them")
+
 var _ device.Device = (*Device)(nil)
 
 // Device is a machine with a BMC. It can be used concurrently.

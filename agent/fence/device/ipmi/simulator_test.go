@@ -1,6 +1,7 @@
 package ipmi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -304,4 +305,55 @@ func TestOneSession(t *testing.T) {
 		t.Errorf("5 readings of 300 ms took %s: they were not one after the other", took)
 	}
 	wantLog(t, s)
+}
+
+// TestNoFreeSession: a BMC whose sessions are all in use says so, nothing is sent to the machine, and it is switched when
+// sessions have ended.
+func TestNoFreeSession(t *testing.T) {
+	t.Parallel()
+	s, d := simulator(t, bmc.Options{})
+	// Other clients ask for sessions and never use them: copies of a request, each with a session ID of its own.
+	r := newRelay(t, s.Endpoint())
+	r.toBMC = func(b []byte) [][]byte {
+		kind, _, ok := payload(b)
+		if !ok || kind != payloadOpenRequest {
+			return [][]byte{b}
+		}
+		var all [][]byte
+		for i := range 80 {
+			other := bytes.Clone(b)
+			other[headerSize+4] ^= byte(i + 1) // the session ID of the client
+			all = append(all, other)
+		}
+		return all
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if power, err := newDevice(t, r.parameters(s.Parameters())).Status(ctx); err == nil {
+		t.Fatalf("Status = %s; want an error: the copies have the session IDs of others", power)
+	}
+	if power, err := d.Status(t.Context()); power != fence.PowerUnknown || !errors.Is(err, errNoSession) {
+		t.Errorf("Status = %s, %v; want Unknown and errNoSession", power, err)
+	}
+	if err := d.Off(t.Context()); !errors.Is(err, errNoSession) || !errors.Is(err, device.ErrRefused) {
+		t.Errorf("Off = %v; want errNoSession and ErrRefused", err)
+	}
+	if _, err := d.UUID(t.Context()); !errors.Is(err, errNoSession) {
+		t.Errorf("UUID = %v; want errNoSession", err)
+	}
+	wantLog(t, s)
+	if testing.Short() {
+		return
+	}
+	for begin := time.Now(); ; time.Sleep(time.Second) { // ipmi_sim ends a session after 30 s
+		_, err := d.Status(t.Context())
+		if err == nil {
+			break
+		}
+		if time.Since(begin) > 90*time.Second {
+			t.Fatalf("Status after 90 s: %v", err)
+		}
+	}
+	do(t, d.Off(t.Context()))
+	wantLog(t, s, "power 0 done")
 }
