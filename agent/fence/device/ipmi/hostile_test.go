@@ -41,19 +41,20 @@ func TestForged(t *testing.T) {
 		"padding":             func(b []byte) [][]byte { b[headerSize+31] ^= 0xff; return [][]byte{b} },
 	} {
 		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
 			r := newRelay(t, s.Endpoint())
 			answers := 0
 			r.toClient = func(b []byte) [][]byte {
 				if kind, _, ok := payload(b); ok && kind == payloadIPMI {
 					if answers++; answers == 2 {
+						time.AfterFunc(200*time.Millisecond, cancel) // no other answer follows
 						return change(b)
 					}
 				}
 				return [][]byte{b}
 			}
 			d := newDevice(t, r.parameters(s.Parameters()))
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			defer cancel()
 			power, err := d.Status(ctx)
 			if power != fence.PowerUnknown || err == nil || !strings.Contains(err.Error(), "dropped") {
 				t.Errorf("Status = %s, %v; want Unknown, and that datagrams were dropped", power, err)

@@ -282,6 +282,14 @@ func TestOneSession(t *testing.T) {
 	t.Parallel()
 	s, d := simulator(t, bmc.Options{})
 	do(t, s.Delay(300*time.Millisecond))
+	unlock, err := lock(t.Context(), d.address()) // as another session
+	do(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := d.Off(ctx); !errors.Is(err, device.ErrRefused) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Off while another session is open = %v; want ErrRefused and the deadline", err)
+	}
+	unlock()
 	errs := make(chan error)
 	begin := time.Now()
 	for range 5 {
@@ -289,12 +297,6 @@ func TestOneSession(t *testing.T) {
 			_, err := d.Status(t.Context())
 			errs <- err
 		}()
-	}
-	time.Sleep(50 * time.Millisecond) // one of them has the session for 300 ms
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := d.Off(ctx); !errors.Is(err, device.ErrRefused) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Off while another session is open = %v; want ErrRefused and the deadline", err)
 	}
 	for range 5 {
 		if err := <-errs; err != nil {
