@@ -67,6 +67,36 @@ func TestNoReadingBeforeLastAct(t *testing.T) {
 	}
 }
 
+// The release waits for a reading of each device of the node, for ProofTimeout at most: one that is slow may say on.
+func TestSlowDeviceOfTheNode(t *testing.T) {
+	at := func(d time.Duration) time.Time { return begin.Add(20*time.Second + d) }
+	for _, tt := range []struct {
+		name  string
+		other *Reading
+		after time.Duration // of the step, from OffProven on
+		want  Phase
+	}{
+		{"not read yet", nil, 0, OffProven},
+		{"not read for the whole time", nil, time.Minute, Releasing},
+		{"read before the act", &Reading{Power: PowerUnknown, Started: micro(begin.Add(-2 * time.Second)), Ended: micro(begin.Add(-time.Second))}, 0, OffProven},
+		{"silent", &Reading{Power: PowerUnknown, Error: "no answer", Started: micro(begin.Add(time.Second)), Ended: micro(at(-time.Second))}, 0, Releasing},
+		{"on", &Reading{Power: PowerOn, UUID: uuid, Started: micro(begin.Add(time.Second)), Ended: micro(at(-time.Second))}, 0, ""},
+	} {
+		now := at(tt.after)
+		s, in := releasing(now)
+		s.Plan = powerPlan(level(false, "bmc"), level(false, "slow"))
+		s.Phase, s.Since, s.LastAct = OffProven, micro(at(0)), micro(begin)
+		s.Readings = []Reading{{Device: "bmc", Power: PowerOff, UUID: uuid, Started: micro(now.Add(-2 * time.Second)), Ended: micro(now.Add(-time.Second))}}
+		if tt.other != nil {
+			tt.other.Device = "slow"
+			in.Readings = []Reading{*tt.other}
+		}
+		if s, _ = Step(s, in, now); s.Phase != tt.want {
+			t.Errorf("%s: phase %q; want %q", tt.name, s.Phase, tt.want)
+		}
+	}
+}
+
 // A fence whose saved proof is gone releases nothing.
 func TestProofMissing(t *testing.T) {
 	for _, phase := range []Phase{OffProven, Releasing} {

@@ -115,7 +115,8 @@ func (r *run) verify() bool {
 		r.dead() // reports what is waited for
 	}
 	bmc, _ := r.outletsOff(s.Proof.Readings)
-	complete = complete && bmc == "" && r.allConfirm(r.confirms)
+	over := latest(s.Since.Time, s.heldUntil()).Add(t.ProofTimeout.Duration)
+	complete = complete && bmc == "" && r.allConfirm(r.confirms) && (r.allRead() || !r.now.Before(over))
 	if !open {
 		r.read(devices, s.Proof.At.Time, t.Settle.Duration)
 		return false
@@ -125,7 +126,6 @@ func (r *run) verify() bool {
 		return true
 	}
 	if s.Proof.How == ByReadings {
-		over := latest(s.Since.Time, s.heldUntil()).Add(t.ProofTimeout.Duration)
 		if !r.now.Before(over) {
 			r.fail(ReasonNotProven, "the readings of the proof could not be confirmed ("+s.powers()+")")
 			return true
@@ -152,6 +152,16 @@ func (r *run) allConfirm(check func(*Reading) bool) bool {
 		}
 	}
 	return true
+}
+
+// allRead reports whether a reading of each device, of which some may be no part of the proof, has ended that began after
+// the last act, whatever it says. One that says on contradicts the proof: a slow device must not say so only after the
+// release has begun.
+func (r *run) allRead() bool {
+	return !slices.ContainsFunc(r.s.powerDevices(), func(d string) bool {
+		last := r.s.last(d)
+		return last == nil || !last.Started.After(r.s.LastAct.Time)
+	})
 }
 
 // confirms reports whether a reading confirms the proof for the release now: it followed the proof, is recent, and began

@@ -132,15 +132,15 @@ var timelines = []timeline{
 1m2.201s: ActEnded ActStarted! act=power-management-1-1-1=plug2-off
 1m3.201s: ActEnded Proving
 1m8.602s: OffProven
-1m8.803s: Releasing out-of-service=true
-1m8.903s: delete=db-0
-1m9.903s: Released out-of-service=false
-1m15.003s: ActStarted act=power-management-1-1-2=plug1-on
-1m16.003s: ActEnded
-1m16.204s: ActStarted act=power-management-1-1-3=plug2-on
-1m17.204s: ActEnded
-1m17.605s: SwitchedOn
-3m46.003s: NodeReturned Recovered quarantine=false
+1m13.202s: Releasing out-of-service=true
+1m13.302s: delete=db-0
+1m14.302s: Released out-of-service=false
+1m19.402s: ActStarted act=power-management-1-1-2=plug1-on
+1m20.402s: ActEnded
+1m20.603s: ActStarted act=power-management-1-1-3=plug2-on
+1m21.603s: ActEnded
+1m22.004s: SwitchedOn
+3m50.402s: NodeReturned Recovered quarantine=false
 `},
 	{"another device reads on", func(s *simulation) {
 		s.plan = powerPlan(level(true, "bmc"), noIdentity(level(true, "plug")))

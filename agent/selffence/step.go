@@ -12,14 +12,8 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	if set.Peers && in.ListNodes <= s.PeerNodes {
 		s.PeersUntil = max(s.PeersUntil, min(in.PeersUntil, now+PeersValid))
 	}
-	switch {
-	case s.Phase == Preparing && in.Opened:
-		s.Phase, s.next = Armed, now
-	case s.Phase == Preparing && in.OpenFailed:
-		s.HasAccepted, s.next = false, now+openRetry
-		if !s.prepared { // an earlier run may have left an armed advert
-			s.next = now
-		}
+	if s.Phase == Preparing {
+		s.takeOpened(in, now)
 	}
 	switch {
 	case in.Stop && s.Phase == Preparing:
@@ -52,6 +46,19 @@ func Step(s State, set Settings, in Inputs, now time.Duration) (State, Orders) {
 	}
 	o.Next = s.next
 	return s, o
+}
+
+// takeOpened notes whether the device could be opened.
+func (s *State) takeOpened(in Inputs, now time.Duration) {
+	switch {
+	case in.Opened:
+		s.Phase, s.next = Armed, now
+	case in.OpenFailed:
+		s.HasAccepted, s.next = false, now+openRetry
+		if !s.prepared { // an earlier run may have left an armed advert
+			s.next = now
+		}
+	}
 }
 
 // feedUntil returns until when feeding is allowed, zero for never. A majority of nodes allows nothing to a node of

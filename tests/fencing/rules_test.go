@@ -78,7 +78,7 @@ var rules = []demand{
 	{"the UUID of the device is compared before an act, and in each reading", []evidence{of(stepDir, "TestNotReleased", "TestProofClauses"), of(controllerDir, "TestOutcomes", "TestSeededFaults")}},
 	{"a UUID is compared in three byte orders; one that identifies nothing does not match", []evidence{of(stepDir, "TestSameMachine")}},
 	{"a UUID that two Nodes share identifies nothing", []evidence{of(controllerDir, "TestSharedUUID", "TestSharedUUIDLater")}},
-	{"any device of the node that reads on contradicts the proof", []evidence{of(stepDir, "TestNotReleased", "TestRandomFences"), of(controllerDir, "TestSeededFaults")}},
+	{"any device of the node that reads on contradicts the proof, also a slow one", []evidence{of(stepDir, "TestNotReleased", "TestRandomFences", "TestSlowDeviceOfTheNode"), of(controllerDir, "TestSeededFaults")}},
 	{"a BMC that answers when its outlets are off contradicts the proof", []evidence{of(stepDir, "TestBMCAnswersWithoutOutlets", "TestRandomFences"), of(controllerDir, "TestReadings"), of(ipmiDir, "TestWrongPassword"), of(redfishDir, "TestSystems")}},
 	{"a Lease that is renewed after the proof with the old boot ID stops the fence", []evidence{of(stepDir, "TestNotReleased"), of(controllerDir, "TestSeededFaults")}},
 	{"a node that returns with its old boot ID stays in quarantine", []evidence{of(stepDir, "TestTimelines")}},
