@@ -37,7 +37,8 @@ func TestControllerWebhook(t *testing.T) {
 		t.Errorf("%d objects of controller, %d of controller-serving, %d of controller-webhook; want one more in the last",
 			len(plain), len(serving), len(with))
 	}
-	for _, doc := range append(with, render(t, "controller/jobs")...) {
+	optional := slices.Concat(render(t, "controller/jobs"), render(t, "controller/medik8s/objects"), render(t, "controller/cluster-api"))
+	for _, doc := range append(with, optional...) {
 		r.applyObject(doc)
 	}
 
