@@ -187,10 +187,7 @@ func TestClientAuthoritiesFile(t *testing.T) {
 			if got := samples(t, s.Metrics)["client_ca_problem"]; got != problem {
 				t.Errorf("%s: problem %v; want %v", step, got, problem)
 			}
-			if strings.Count(log.String(), logged) != 1 {
-				t.Errorf("%s: log:\n%s\nwant once %q", step, &log, logged)
-			}
-			log.Reset()
+			checkLogged(t, step, &log, logged)
 		}
 		check("no file", unauthenticated, 1, "no such file or directory")
 		writeFile(t, file, nil)

@@ -26,6 +26,15 @@ func writePair(t *testing.T, dir string, m *material) {
 	}
 }
 
+// checkLogged fails the test unless a text was logged once since the last call.
+func checkLogged(t *testing.T, step string, log *bytes.Buffer, text string) {
+	t.Helper()
+	if strings.Count(log.String(), text) != 1 {
+		t.Errorf("%s: log:\n%s\nwant once %q", step, log, text)
+	}
+	log.Reset()
+}
+
 // TestFiles: a certificate in files is taken over when it changes. Files that can't be used are reported once, and the
 // last certificate stays in use.
 func TestFiles(t *testing.T) {
@@ -53,10 +62,7 @@ func TestFiles(t *testing.T) {
 			if got := samples(t, f.Metrics)["certificate_problem"]; got != problem {
 				t.Errorf("%s: problem %v; want %v", step, got, problem)
 			}
-			if strings.Count(log.String(), logged) != 1 {
-				t.Errorf("%s: log:\n%s\nwant once %q", step, &log, logged)
-			}
-			log.Reset()
+			checkLogged(t, step, &log, logged)
 		}
 		check("no files", nil, 1, "no such file or directory")
 		one, _ := renew(t, nil, begin)
