@@ -46,7 +46,6 @@ type kubeNode struct {
 	transition time.Duration
 	settings   string // further lines of evictd's configuration
 	kubeFlags  []string
-	rejected   []string // pods, by reject
 }
 
 // startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node

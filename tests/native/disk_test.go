@@ -45,6 +45,13 @@ func TestDiskUsageOfPods(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
 	a := runPod(t, n, podWriting("a", 20*mebibyte))
 	b := runPod(t, n, podWriting("b", 50*mebibyte))
+	// A pod that is measured before it has written all is measured again a minute later.
+	for p, size := range map[*pod]int64{a: 20 * mebibyte, b: 50 * mebibyte} {
+		eventually(t, "file of pod "+p.Name, func() bool {
+			s, err := os.Stat(fmt.Sprintf("/proc/%d/root/tmp/data", p.Containers[0].PID))
+			return err == nil && s.Size() == size
+		})
+	}
 	d := startDaemon(t, n, "nodefsPath: "+filepath.Join(dir)+"\nevictionHard: {nodefs.available: 1Mi}", a, b)
 	eventually(t, "ranking by disk usage", func() bool {
 		x, err := d.client.Explain(t.Context(), signal.NodeFsAvailable)
