@@ -238,9 +238,7 @@ func (n *Node) RemovePod(ctx context.Context, pod Pod) error {
 
 func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
 	if id != "" {
-		// containerd 1.6 returns NotFound for a sandbox that is gone, where CRI requires success.
-		_, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
-		if err != nil && status.Code(err) != codes.NotFound {
+		if err := n.stopSandbox(ctx, id); err != nil {
 			return fmt.Errorf("stop sandbox: %w", err)
 		}
 		if _, err := n.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
@@ -252,6 +250,22 @@ func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
 		return nil
 	}
 	return n.removePods(cgroup)
+}
+
+// stopSandbox stops a sandbox, again if that fails, as a kubelet does: containerd 1.6 fails if the shim of a
+// container that has just exited closes the connection on which it was to kill it.
+func (n *Node) stopSandbox(ctx context.Context, id string) error {
+	for attempt := 1; ; attempt++ {
+		_, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+		// containerd 1.6 returns NotFound for a sandbox that is gone, where CRI requires success.
+		if status.Code(err) == codes.NotFound {
+			return nil
+		}
+		if status.Code(err) != codes.Unknown || attempt == 3 {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // Volume creates a directory on the node, for a Mount. With bytes > 0 it is a tmpfs of that size, as a kubelet mounts
