@@ -100,6 +100,7 @@ type Orders struct {
 	counts    OrdersStatus // the counters only
 
 	// What the holder of the mutex has caused, for unlock.
+	urgent          *outbox // whose messages are written at once
 	changed         bool
 	finals          []finalAnswer
 	events          []event
@@ -133,9 +134,12 @@ func NewOrders(o OrdersOptions) *Orders {
 
 // unlock unlocks the mutex, and then passes on, saves and logs what was caused while it was locked.
 func (o *Orders) unlock() {
-	changed, finals, events := o.changed, o.finals, o.events
-	o.changed, o.finals, o.events = false, nil, nil
+	urgent, changed, finals, events := o.urgent, o.changed, o.finals, o.events
+	o.urgent, o.changed, o.finals, o.events = nil, false, nil, nil
 	o.mu.Unlock()
+	if urgent != nil {
+		urgent.writeNow()
+	}
 	if o.o.Answered != nil {
 		for _, a := range finals {
 			o.o.Answered(a.uid, a.answer, a.at)

@@ -1,11 +1,15 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxOutgoing is the maximum number of messages that wait for the peer of a session. Each order
@@ -28,6 +32,16 @@ type outbox struct {
 	queue  []outgoing
 	queued map[string]bool // the keys in queue
 	full   bool
+
+	// writing is held while messages are taken and written. It guards the following: the
+	// connection, nil while write does not run and for one without a descriptor; what the socket
+	// has not taken of the last messages, and who waits for that; and why writeNow failed.
+	writing sync.Mutex
+	conn    syscall.RawConn
+	lookup  func(key string) *Message
+	left    []byte
+	waiting []chan struct{}
+	err     error
 }
 
 // outgoing is a message, the key of one that is made when it is sent, or a channel that is closed
@@ -103,15 +117,14 @@ func (b *outbox) take() (next []outgoing, full bool) {
 // write writes the messages until ctx ends or that fails. For a key it writes what lookup
 // returns, or nothing if that is nil.
 func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(key string) *Message) error {
+	b.begin(conn, lookup)
+	defer b.begin(nil, nil)
 	for {
-		next, full := b.take()
-		if full {
-			return errNotRead
-		}
-		if err := b.writeNext(conn, next, lookup); err != nil {
+		n, err := b.writeNext(conn, lookup)
+		if err != nil {
 			return err
 		}
-		if len(next) > 0 {
+		if n > 0 {
 			continue
 		}
 		select {
@@ -122,10 +135,100 @@ func (b *outbox) write(ctx context.Context, conn net.Conn, lookup func(key strin
 	}
 }
 
-// writeNext writes messages that were taken.
-func (b *outbox) writeNext(conn net.Conn, next []outgoing, lookup func(key string) *Message) error {
-	var batch [][]byte
+// begin sets what writeNow writes to. Without a connection it writes nothing.
+func (b *outbox) begin(conn net.Conn, lookup func(key string) *Message) {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	b.conn, b.lookup = nil, lookup
+	if c, ok := conn.(syscall.Conn); ok {
+		b.conn, _ = c.SyscallConn() // which fails if conn is closed
+	}
+}
+
+// writeNext writes the next messages, and returns their number.
+func (b *outbox) writeNext(conn net.Conn, lookup func(key string) *Message) (n int, err error) {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	if b.err != nil {
+		return 0, b.err
+	}
+	if len(b.left) > 0 {
+		if err := write(conn, [][]byte{b.left}); err != nil {
+			return 0, err
+		}
+		b.wrote(nil)
+	}
+	next, full := b.take()
+	if full {
+		return 0, errNotRead
+	}
+	batch, err := linesOf(next, lookup)
+	if err != nil {
+		return 0, err
+	}
+	if err := write(conn, batch); err != nil {
+		return 0, err
+	}
+	b.wrote(next)
+	return len(next), nil
+}
+
+// writeNow writes the next messages on the goroutine of the caller, which saves the time until
+// that of write runs: on a busy machine milliseconds. It never blocks. What the socket does not
+// take at once is left to write, and so is all while that writes. add has woken it.
+func (b *outbox) writeNow() {
+	if !b.writing.TryLock() {
+		return
+	}
+	defer b.writing.Unlock()
+	if b.conn == nil || b.err != nil || len(b.left) > 0 {
+		return
+	}
+	next, _ := b.take()
+	batch, err := linesOf(next, b.lookup)
+	if err != nil {
+		b.err = err
+		return
+	}
+	b.left = bytes.Join(batch, nil)
+	err = b.conn.Control(func(fd uintptr) {
+		n, sendErr := unix.SendmsgN(int(fd), b.left, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if sendErr == nil {
+			b.left = b.left[n:]
+		} else if !errors.Is(sendErr, unix.EAGAIN) && !errors.Is(sendErr, unix.EINTR) {
+			b.err = sendErr
+		}
+	})
+	if b.err == nil {
+		b.err = err
+	}
+	if len(b.left) == 0 {
+		b.wrote(next)
+		return
+	}
 	for _, m := range next {
+		if m.written != nil {
+			b.waiting = append(b.waiting, m.written)
+		}
+	}
+}
+
+// wrote tells those who wait for them that messages were written, and all before.
+func (b *outbox) wrote(messages []outgoing) {
+	for _, written := range b.waiting {
+		close(written)
+	}
+	for _, m := range messages {
+		if m.written != nil {
+			close(m.written)
+		}
+	}
+	b.left, b.waiting = nil, nil
+}
+
+// linesOf returns the lines of messages that were taken.
+func linesOf(messages []outgoing, lookup func(key string) *Message) (batch [][]byte, err error) {
+	for _, m := range messages {
 		if m.key != "" {
 			m.message = lookup(m.key)
 		}
@@ -134,17 +237,9 @@ func (b *outbox) writeNext(conn net.Conn, next []outgoing, lookup func(key strin
 		}
 		line, err := encode(m.message)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		batch = append(batch, line)
 	}
-	if err := write(conn, batch); err != nil {
-		return err
-	}
-	for _, m := range next {
-		if m.written != nil {
-			close(m.written)
-		}
-	}
-	return nil
+	return batch, nil
 }

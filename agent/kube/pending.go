@@ -122,6 +122,7 @@ func (o *Orders) end(p *pending, now time.Time) {
 	p.Ended = true
 	if p.Order.Stage != StageEnded {
 		o.advance(p, StageEnded, now)
+		o.urgent = o.session
 		o.notify()
 	}
 }

@@ -233,8 +233,13 @@ kube: {uid: %d}
 	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })
 }
 
+// startKube starts evictd-kube with the nice value of its unit (deploy/systemd): it inherits that of this thread.
 func (c *kubeNode) startKube() {
 	c.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.check(unix.Setpriority(unix.PRIO_PROCESS, 0, -20))
+	defer func() { c.check(unix.Setpriority(unix.PRIO_PROCESS, 0, 0)) }()
 	c.kube = c.rig.start("evictd-kube", filepath.Join(c.programs, "evictd-kube"), &syscall.Credential{Uid: kubeUID, Gid: kubeUID},
 		append([]string{"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket()}, c.kubeFlags...)...)
 }

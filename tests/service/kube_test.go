@@ -27,6 +27,8 @@ func TestKubeUnit(t *testing.T) {
 		{"Before", "evictd.service"},
 		{"After", "network.target"},
 		{"TimeoutStopSec", "10s"},
+		{"Nice", "-20"},
+		{"Slice", "evictd.slice"},
 		{"User", "evictd-kube"},
 		{"CapabilityBoundingSet", ""},
 		{"ExecPaths", "/usr/bin/evictd-kube"},

@@ -54,6 +54,8 @@ type Reporter struct {
 	wake    chan struct{}
 
 	mu sync.Mutex
+	// launch runs a request on a goroutine of its own; nil while Run does not run.
+	launch func(started, *connection)
 	// connection is the present connection; nil before the first.
 	connection *connection
 	pods       map[string]podState // of the node's pods, by UID
@@ -123,7 +125,10 @@ func (r *Reporter) Order(o *kube.Order) {
 		r.answers.Report(&kube.Report{ID: o.ID, Answer: t.answer, Why: t.why})
 	}
 	t.order = *o
-	r.notify()
+	r.notify() // for what is due later
+	if r.launch != nil {
+		r.startDue(time.Now()) // without the time until Run runs
+	}
 }
 
 // Withdraw implements kube.OrderHandler.
@@ -186,17 +191,15 @@ func (r *Reporter) notify() {
 func (r *Reporter) Run(ctx context.Context) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
+	r.setLaunch(func(f started, c *connection) { requests.Go(func() { f(ctx, c) }) })
+	defer r.setLaunch(nil)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		r.mu.Lock()
 		now := time.Now()
-		started, next := r.schedule(now)
-		c := r.connection
+		next := r.startDue(now)
 		r.mu.Unlock()
-		for _, f := range started {
-			requests.Go(func() { f(ctx, c) })
-		}
 		timer.Reset(next.Sub(now))
 		select {
 		case <-ctx.Done():
@@ -205,6 +208,21 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+func (r *Reporter) setLaunch(launch func(started, *connection)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.launch = launch
+}
+
+// startDue starts the requests that are due, and returns when others may be. mu must be locked, and Run run.
+func (r *Reporter) startDue(now time.Time) (next time.Time) {
+	list, next := r.schedule(now)
+	for _, f := range list {
+		r.launch(f, r.connection)
+	}
+	return next
 }
 
 // connected makes c the connection for all further requests.

@@ -397,3 +397,16 @@ func TestReportThroughTheSession(t *testing.T) {
 		return len(n.reporter.tasks) == 0 && !n.orders.Pending("a")
 	})
 }
+
+// TestOrderStartsItsRequest: the request for an order is begun by who passes the order on, and not only when Run runs.
+func TestOrderStartsItsRequest(t *testing.T) {
+	r := NewReporter("n1", &orders{t: t}, slog.New(slog.DiscardHandler))
+	r.connection, r.checkAfter = &connection{}, time.Now().Add(time.Hour)
+	r.pods["0"] = podState{}
+	begun := 0
+	r.setLaunch(func(started, *connection) { begun++ })
+	r.Order(&kube.Order{ID: "order-0", UID: "0", Namespace: "default", Name: "web-0", Stage: kube.StageEnded, Reason: "Evicted", Message: "m", Decided: decided})
+	if begun != 1 {
+		t.Errorf("%d requests were begun; want 1", begun)
+	}
+}
