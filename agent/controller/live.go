@@ -194,7 +194,7 @@ func pagesOf[P client.ObjectList](
 
 // open returns the device of a method. The secrets are read each time, and are in no log and in no error.
 func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, error) {
-	read := func(s plan.Source) (map[string]string, error) { return l.source(ctx, s) }
+	read := func(s plan.Source) (plan.Data, error) { return l.source(ctx, s) }
 	if plan.FenceAgent(m.Agent) {
 		return l.agents.open(ctx, m, read)
 	}
@@ -220,22 +220,22 @@ func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, e
 }
 
 // source returns the data of a ConfigMap or Secret of the controller's namespace.
-func (l liveReader) source(ctx context.Context, s plan.Source) (map[string]string, error) {
+func (l liveReader) source(ctx context.Context, s plan.Source) (plan.Data, error) {
 	key := types.NamespacedName{Namespace: l.namespace, Name: s.Name}
 	if s.ConfigMap {
 		o := &corev1.ConfigMap{}
 		if err := l.reader.Get(ctx, key, o); err != nil {
-			return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+			return plan.Data{}, fmt.Errorf("namespace %s: %w", l.namespace, err)
 		}
-		return o.Data, nil
+		return plan.Data{UID: string(o.UID), Values: o.Data}, nil
 	}
 	o := &corev1.Secret{}
 	if err := l.reader.Get(ctx, key, o); err != nil {
-		return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+		return plan.Data{}, fmt.Errorf("namespace %s: %w", l.namespace, err)
 	}
-	data := make(map[string]string, len(o.Data))
+	data := plan.Data{UID: string(o.UID), Values: make(map[string]string, len(o.Data))}
 	for k, v := range o.Data {
-		data[k] = string(v)
+		data.Values[k] = string(v)
 	}
 	return data, nil
 }

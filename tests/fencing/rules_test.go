@@ -83,7 +83,7 @@ var rules = []demand{
 	{"a Lease that is renewed after the proof with the old boot ID stops the fence", []evidence{of(stepDir, "TestNotReleased"), of(controllerDir, "TestSeededFaults")}},
 	{"a node that returns with its old boot ID stays in quarantine", []evidence{of(stepDir, "TestTimelines")}},
 	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched", "TestDrillWithSharedUUID"), of(clusterDir, "TestDrillOfPlug")}},
-	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel")}},
+	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel", "TestDrillOfSecrets")}},
 	// A node's own watchdog.
 	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert", "TestPeersAfterPause", "TestBoundOfSlowPeers"), of(peersDir, "TestNoRunningMachineIsTaken")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
