@@ -91,13 +91,18 @@ type leadership struct {
 	over  error       // why this process must not lead any more, nil if it may
 }
 
-// Get implements resourcelock.Interface.
+// Get implements resourcelock.Interface. By the bytes that it returns the election learns that the lease was renewed:
+// they have the time to the second, so that it would take two renewals in one second for one, and count the duration of
+// the lease from the first. Here they have the whole time.
 func (l *leadership) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
-	if err == nil && record.HolderIdentity != "" && record.HolderIdentity != l.Identity() && l.began() {
+	if err != nil {
+		return nil, nil, err
+	}
+	if record.HolderIdentity != "" && record.HolderIdentity != l.Identity() && l.began() {
 		go l.end(errOtherLeader)
 	}
-	return record, raw, err
+	return record, record.RenewTime.AppendFormat(raw, time.RFC3339Nano), nil
 }
 
 // Create implements resourcelock.Interface.

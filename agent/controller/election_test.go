@@ -48,13 +48,17 @@ func TestElectionCheck(t *testing.T) {
 type leaseServer struct {
 	mu     sync.Mutex
 	record *resourcelock.LeaderElectionRecord
-	away   map[string]bool // controllers whose requests get no answer
+	// version is that of the record.
+	version int
+	away    map[string]bool // controllers whose requests get no answer
 }
 
 // lock is the lock of one controller.
 type lock struct {
 	server   *leaseServer
 	identity string
+	// seen is the version that was read or written last, which an update replaces.
+	seen int
 }
 
 func (l *lock) Identity() string   { return l.identity }
@@ -84,13 +88,29 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if l.server.record == nil {
 		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, leaseName)
 	}
+	l.seen = l.server.version
 	raw, err := json.Marshal(l.server.record)
 	r := *l.server.record
 	return &r, raw, err
 }
 
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return l.Update(ctx, r)
+	if err := l.answer(ctx); err != nil {
+		return err
+	}
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	if l.server.record != nil {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, leaseName)
+	}
+	l.write(&r)
+	return nil
+}
+
+// write replaces the record. l.server.mu is locked.
+func (l *lock) write(r *resourcelock.LeaderElectionRecord) {
+	l.server.version++
+	l.server.record, l.seen = r, l.server.version
 }
 
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -99,11 +119,13 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	}
 	l.server.mu.Lock()
 	defer l.server.mu.Unlock()
-	if was := l.server.record; was != nil && was.HolderIdentity != "" && was.HolderIdentity != l.identity &&
-		time.Since(was.RenewTime.Time) < time.Duration(was.LeaseDurationSeconds)*time.Second {
+	switch {
+	case l.server.record == nil:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, leaseName)
+	case l.seen != l.server.version:
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, leaseName, errors.New("changed"))
 	}
-	l.server.record = &r
+	l.write(&r)
 	return nil
 }
 
@@ -111,6 +133,7 @@ func (s *leaseServer) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
+	s.version++
 }
 
 // candidate is a controller as leader election sees it.
@@ -140,7 +163,7 @@ func elect(ctx context.Context, t *testing.T, server *leaseServer, name string, 
 		}
 	}
 	c.leadership = &leadership{
-		Interface: &lock{server, name}, times: times, log: slog.New(slog.DiscardHandler),
+		Interface: &lock{server: server, identity: name}, times: times, log: slog.New(slog.DiscardHandler),
 		stop: func() bool { note(&c.stopped); return !c.busy },
 		lost: func(why error) {
 			note(&c.lost)
@@ -209,8 +232,8 @@ type slowLock struct {
 	delay time.Duration
 }
 
-func (l *slowLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := l.lock.Update(ctx, r)
+func (l *slowLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.lock.Create(ctx, r)
 	time.Sleep(l.delay)
 	return err
 }
@@ -222,12 +245,12 @@ func TestSlowRenewal(t *testing.T) {
 		booted, times := time.Now(), DefaultElection()
 		var lost time.Time
 		l := &leadership{
-			Interface: &slowLock{&lock{&leaseServer{}, "first"}, delay}, times: times, log: slog.New(slog.DiscardHandler),
+			Interface: &slowLock{&lock{server: &leaseServer{}, identity: "first"}, delay}, times: times, log: slog.New(slog.DiscardHandler),
 			stop: func() bool { return true }, lost: func(error) { lost = time.Now() },
 			uptime: func() (time.Duration, error) { return time.Since(booted), nil },
 		}
-		if err := l.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err != nil || !l.valid() {
-			t.Fatalf("Update = %v, valid %t; want the leader", err, l.valid())
+		if err := l.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err != nil || !l.valid() {
+			t.Fatalf("Create = %v, valid %t; want the leader", err, l.valid())
 		}
 		time.Sleep(times.RenewDeadline - delay)
 		synctest.Wait()
