@@ -106,6 +106,15 @@ func (l liveReader) leases(ctx context.Context) (map[string]renewal, error) {
 	return all, nil
 }
 
+// leader returns the identity of the controller that has the lease of leader election.
+func (l liveReader) leader(ctx context.Context) (string, error) {
+	lease := &coordinationv1.Lease{}
+	if err := l.reader.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: leaseName}, lease); err != nil {
+		return "", err
+	}
+	return holder(lease), nil
+}
+
 // replica returns the name of a ready pod of the controller on another node, empty if there is none.
 func (l liveReader) replica(ctx context.Context, node string) (string, error) {
 	list := &corev1.PodList{}

@@ -59,6 +59,7 @@ var rules = []demand{
 	{"acts end when the leadership is lost, and are waited for", []evidence{of(controllerDir, "TestLeadershipLost")}},
 	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp", "TestSlowRenewal")}},
 	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestSuspended")}},
+	{"just before an act the API server says that the lease is the controller's", []evidence{of(controllerDir, "TestHolds", "TestLeader", "TestNotLeading")}},
 	{"the whole process group of an agent is killed", []evidence{of(agentDir, "TestDeadline", "TestProc")}},
 	{"the Lease that remediators share is taken, and honoured", []evidence{of(controllerDir, "TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")}},
 	{"nothing is fenced for a grace period after the start", []evidence{of(controllerDir, "TestSightings", "TestNoReleaseWithoutProof")}},
