@@ -87,6 +87,7 @@ var rules = []demand{
 	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel", "TestDrillOfSecrets")}},
 	// A node's own watchdog.
 	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert", "TestPeersAfterPause", "TestBoundOfSlowPeers"), of(peersDir, "TestNoRunningMachineIsTaken")}},
+	{"a node that is young by the clocks of most nodes is not one of a majority of peers", []evidence{of(controllerDir, "TestMinNodeAge")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
 	// Executors, secrets and rights.
 	{"executors have no credentials, and the passwords in a file of their own", []evidence{of(controllerDir, "TestJobRequest")}},
