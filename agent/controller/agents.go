@@ -128,7 +128,7 @@ func (f *fenceAgents) describe(ctx context.Context, o *plan.Objects) bool {
 
 // resolve returns the parameters of a method with a fence agent, and the names of those that are secret.
 func (f *fenceAgents) resolve(
-	ctx context.Context, m *fence.Method, read func(plan.Source) (map[string]string, error),
+	ctx context.Context, m *fence.Method, read func(plan.Source) (plan.Data, error),
 ) (parameters map[string]string, secrets []string, err error) {
 	schema, err := f.schema(ctx, m.Agent)
 	if err != nil {
@@ -138,7 +138,7 @@ func (f *fenceAgents) resolve(
 }
 
 // open returns the device of a method with a fence agent.
-func (f *fenceAgents) open(ctx context.Context, m *fence.Method, read func(plan.Source) (map[string]string, error)) (device.Device, error) {
+func (f *fenceAgents) open(ctx context.Context, m *fence.Method, read func(plan.Source) (plan.Data, error)) (device.Device, error) {
 	parameters, secrets, err := f.resolve(ctx, m, read)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/controller/affinity"
 	"github.com/evictd/evictd/agent/controller/serving"
 	"github.com/evictd/evictd/agent/fence/nodefence"
+	"github.com/evictd/evictd/agent/fence/plan"
 )
 
 // cacheOptions restrict the watches: ConfigMaps and Secrets of the controller's namespace only, and of each object only
@@ -93,8 +94,17 @@ func stripNodeForAffinity(n *corev1.Node) {
 	affinity.KeepOfNode(n, &whole)
 }
 
-// stripSecret removes the values: those of a Secret are read when a device is opened, and never stored.
+// stripSecret removes the values: those of a Secret are read when a device is opened, and never stored. Their digests
+// stay, in a field that the API server leaves empty in all answers: the function may be called again with its result.
 func stripSecret(s *corev1.Secret) {
+	digests := s.StringData
+	if digests == nil {
+		digests = make(map[string]string, len(s.Data))
+		for key, value := range s.Data {
+			digests[key] = plan.ValueDigest(string(s.UID), key, string(value))
+		}
+	}
+	s.StringData = digests
 	for key := range s.Data {
 		s.Data[key] = nil
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -49,7 +50,7 @@ func TestStrippedNode(t *testing.T) {
 func TestStrippedSecret(t *testing.T) {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "evictd", Name: "fence-method-template-bmc",
+			Namespace: "evictd", Name: "fence-method-template-bmc", UID: "1",
 			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "hunter2"},
 		},
 		Data: map[string][]byte{"password": []byte("hunter2")},
@@ -62,12 +63,20 @@ func TestStrippedSecret(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "hunter2") {
 		t.Errorf("strip left the value: %q, %v", text, err)
 	}
+	// The cache may call it again with its result.
+	digests := maps.Clone(s.StringData)
+	if _, err := strip(stripSecret)(s); err != nil || len(digests) != 1 || !maps.Equal(s.StringData, digests) {
+		t.Errorf("digests %v, and %v after a second call (%v); want the same", digests, s.StringData, err)
+	}
 	o := objects(nil, []corev1.Secret{*s, {ObjectMeta: metav1.ObjectMeta{Name: "tls"}}})
 	if len(o.Secrets) != 1 || o.Secrets[0].Name != s.Name {
 		t.Fatalf("Secrets = %v; want %s", o.Secrets, s.Name)
 	}
 	if value, ok := o.Secrets[0].Data["password"]; !ok || value != "" {
 		t.Errorf("password = %q, %t; want the key alone", value, ok)
+	}
+	if !maps.Equal(o.Secrets[0].Digests, digests) {
+		t.Errorf("digests = %v; want %v", o.Secrets[0].Digests, digests)
 	}
 }
 

@@ -129,7 +129,8 @@ func (c *configuration) reportObject(m *corev1.ConfigMap, problems, earlier []pl
 	}
 }
 
-// objects returns ConfigMaps and the keys of Secrets as package plan reads them.
+// objects returns ConfigMaps, and the keys of Secrets with what [stripSecret] has left of the values, as package plan
+// reads them.
 func objects(maps []corev1.ConfigMap, secrets []corev1.Secret) plan.Objects {
 	var o plan.Objects
 	for i := range maps {
@@ -145,7 +146,7 @@ func objects(maps []corev1.ConfigMap, secrets []corev1.Secret) plan.Objects {
 		for k := range s.Data {
 			keys[k] = ""
 		}
-		o.Secrets = append(o.Secrets, plan.Object{Namespace: s.Namespace, Name: s.Name, Data: keys})
+		o.Secrets = append(o.Secrets, plan.Object{Namespace: s.Namespace, Name: s.Name, Data: keys, Digests: s.StringData})
 	}
 	return o
 }

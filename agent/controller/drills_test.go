@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/fence"
+	"github.com/evictd/evictd/agent/fence/plan"
 )
 
 // plugPlan returns the plan of n1 with a device that is not compared with the node.
@@ -165,4 +166,80 @@ func FuzzDrills(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A drill does not count after a value in a Secret was changed that may name another plug, and such a value is not used
+// for a fence that began before. A new password is none of them. Nothing of the values can be found in the plan without
+// the UIDs of the Secrets.
+func TestDrillOfSecrets(t *testing.T) {
+	put := func(name, key, text string) corev1.ConfigMap {
+		return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "evictd", Name: name}, Data: map[string]string{key: text}}
+	}
+	secret := func(name string, uid types.UID, username, password string) corev1.Secret {
+		s := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "evictd", Name: name, UID: uid}, Data: map[string][]byte{}}
+		for key, value := range map[string]string{"username": username, "password": password} {
+			if value != "" {
+				s.Data[key] = []byte(value)
+			}
+		}
+		return s
+	}
+	const template, method = "fence-method-template-bmc", "fence-method-bmc-off-n1"
+	read := func(setting string, secrets ...corev1.Secret) (fence.Method, string) {
+		t.Helper()
+		var cached []corev1.Secret
+		for i := range secrets {
+			s := secrets[i].DeepCopy()
+			stripSecret(s)
+			cached = append(cached, *s)
+		}
+		config, problems := plan.Parse(objects([]corev1.ConfigMap{
+			put("fence-config-n1", "config.properties", "node_name=n1\npower_management=bmc-off"),
+			put(method, "method.properties", "template="+template+"\nip=192.0.2.1\naction=off"),
+			put(template, "template.properties", "agent_name=ipmi\n"+setting),
+		}, cached))
+		p, planned := config.Plans["n1"]
+		if !planned {
+			t.Fatalf("no plan: %v", problems)
+		}
+		m := p.PowerManagement[0].Methods[0]
+		return m, p.Hash + " " + fence.DrillDigest(fence.Node{UID: nodeUID, SystemUUID: machine}, p.PowerManagement[0])
+	}
+	first := []corev1.Secret{secret(template, "1", "admin", "one"), secret(method, "2", "", "two")}
+	annotated := *first[0].DeepCopy()
+	annotated.ResourceVersion, annotated.Annotations = "9", map[string]string{"a": "b"}
+	for name, tt := range map[string]struct {
+		secrets []corev1.Secret
+		same    bool
+	}{
+		"unchanged":                {first, true},
+		"annotation":               {[]corev1.Secret{annotated, first[1]}, true},
+		"line break":               {[]corev1.Secret{secret(template, "1", "admin\n", "one"), first[1]}, true},
+		"password":                 {[]corev1.Secret{secret(template, "1", "admin", "three"), secret(method, "2", "", "four")}, true},
+		"username":                 {[]corev1.Secret{secret(template, "1", "root", "one"), first[1]}, false},
+		"username of the method":   {[]corev1.Secret{first[0], secret(method, "2", "root", "two")}, false},
+		"created again":            {[]corev1.Secret{secret(template, "3", "admin", "one"), first[1]}, false},
+		"created again, passwords": {[]corev1.Secret{first[0], secret(method, "3", "", "two")}, true},
+	} {
+		pinned, before := read("identity=none", first...)
+		if _, got := read("identity=none", tt.secrets...); (got == before) != tt.same {
+			t.Errorf("%s: hash and digest %s, before %s; want the same %t", name, got, before, tt.same)
+		}
+		r, _ := testReconciler(t, nil, interceptor.Funcs{}, tt.secrets[0].DeepCopy(), tt.secrets[1].DeepCopy())
+		_, err := r.observer.live.open(t.Context(), &pinned)
+		if (err == nil) != tt.same || err != nil && !strings.Contains(err.Error(), "drill the node again") {
+			t.Errorf("%s: open with the plan of before = %v; want a device %t", name, err, tt.same)
+		}
+		pinned.Unverified = fence.Accept
+		if _, err := r.observer.live.open(t.Context(), &pinned); err != nil {
+			t.Errorf("%s: open of an accepted method = %v", name, err)
+		}
+	}
+	_, before := read("identity=none", first...)
+	if _, got := read("identity=none", secret(template, "1", "root", "one"), first[1]); strings.Fields(got)[0] != strings.Fields(before)[0] {
+		t.Errorf("hash of the plan = %s, before %s; want no values of Secrets in it", got, before)
+	}
+	if m, _ := read("identity=uuid", first...); m.SecretDigest != "" {
+		t.Errorf("a method that compares the UUID has the digest %s; want none", m.SecretDigest)
+	}
 }

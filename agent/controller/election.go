@@ -77,12 +77,15 @@ type leadership struct {
 	log   *slog.Logger
 	// stop ends all acts and reports whether they have ended.
 	stop func() bool
+	// holder reads who has the lease.
+	holder func(context.Context) (string, error)
 	// lost is called once after stop when the leadership is lost.
 	lost func(error)
 	// uptime is the time since the boot, in which the machine may have been suspended: CLOCK_BOOTTIME.
 	uptime func() (time.Duration, error)
 
-	mu sync.Mutex
+	mu      sync.Mutex
+	foreign bool // another controller had the lease when it was read last
 	// renewed is the time before the request of the last renewal, zero before the first.
 	renewed time.Time
 	// since is renewed by uptime.
@@ -91,13 +94,28 @@ type leadership struct {
 	over  error       // why this process must not lead any more, nil if it may
 }
 
-// Get implements resourcelock.Interface.
+// Get implements resourcelock.Interface. By the bytes that it returns the election learns that the lease was renewed:
+// they have the time to the second, so that it would take two renewals in one second for one, and count the duration of
+// the lease from the first. Here they have the whole time.
 func (l *leadership) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
-	if err == nil && record.HolderIdentity != "" && record.HolderIdentity != l.Identity() && l.began() {
+	if err != nil {
+		return nil, nil, err
+	}
+	l.saw(record.HolderIdentity)
+	return record, record.RenewTime.AppendFormat(raw, time.RFC3339Nano), nil
+}
+
+// saw ends the leadership if another controller has the lease.
+func (l *leadership) saw(holder string) {
+	foreign := holder != "" && holder != l.Identity()
+	l.mu.Lock()
+	l.foreign = foreign
+	leads := !l.renewed.IsZero()
+	l.mu.Unlock()
+	if foreign && leads {
 		go l.end(errOtherLeader)
 	}
-	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
@@ -115,10 +133,14 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 		return errors.New("the lease is not given up: acts have not ended")
 	}
 	l.mu.Lock()
+	foreign := l.foreign
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 	l.mu.Unlock()
+	if foreign {
+		return errOtherLeader // the election may not have noticed, and would give up that of the other
+	}
 	return update()
 }
 
@@ -150,11 +172,18 @@ func (l *leadership) renew(request func() error) error {
 	return l.over
 }
 
-// began reports whether this process is or was the leader.
-func (l *leadership) began() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.renewed.IsZero()
+// holds reads the lease and returns an error unless this process has it. One that another controller has ends the
+// leadership; one that is gone, because a person deleted it, this process may get again. The lock is not used for it:
+// the election renews the lease with the version that the lock has read last, and would take it back.
+func (l *leadership) holds(ctx context.Context) error {
+	holder, err := l.holder(ctx)
+	if err != nil {
+		return fmt.Errorf("read the lease of leader election: %w", err)
+	}
+	if l.saw(holder); holder != l.Identity() {
+		return fmt.Errorf("the lease of leader election is held by %q", holder)
+	}
+	return nil
 }
 
 // end ends the leadership, unless the lease was renewed in time.

@@ -12,10 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/evictd/evictd/agent/fence"
 )
@@ -48,13 +52,17 @@ func TestElectionCheck(t *testing.T) {
 type leaseServer struct {
 	mu     sync.Mutex
 	record *resourcelock.LeaderElectionRecord
-	away   map[string]bool // controllers whose requests get no answer
+	// version is that of the record.
+	version int
+	away    map[string]bool // controllers whose requests get no answer
 }
 
 // lock is the lock of one controller.
 type lock struct {
 	server   *leaseServer
 	identity string
+	// seen is the version that was read or written last, which an update replaces.
+	seen int
 }
 
 func (l *lock) Identity() string   { return l.identity }
@@ -84,13 +92,29 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if l.server.record == nil {
 		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, leaseName)
 	}
+	l.seen = l.server.version
 	raw, err := json.Marshal(l.server.record)
 	r := *l.server.record
 	return &r, raw, err
 }
 
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return l.Update(ctx, r)
+	if err := l.answer(ctx); err != nil {
+		return err
+	}
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	if l.server.record != nil {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, leaseName)
+	}
+	l.write(&r)
+	return nil
+}
+
+// write replaces the record. l.server.mu is locked.
+func (l *lock) write(r *resourcelock.LeaderElectionRecord) {
+	l.server.version++
+	l.server.record, l.seen = r, l.server.version
 }
 
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -99,11 +123,13 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	}
 	l.server.mu.Lock()
 	defer l.server.mu.Unlock()
-	if was := l.server.record; was != nil && was.HolderIdentity != "" && was.HolderIdentity != l.identity &&
-		time.Since(was.RenewTime.Time) < time.Duration(was.LeaseDurationSeconds)*time.Second {
+	switch {
+	case l.server.record == nil:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, leaseName)
+	case l.seen != l.server.version:
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, leaseName, errors.New("changed"))
 	}
-	l.server.record = &r
+	l.write(&r)
 	return nil
 }
 
@@ -111,6 +137,7 @@ func (s *leaseServer) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
+	s.version++
 }
 
 // candidate is a controller as leader election sees it.
@@ -140,12 +167,19 @@ func elect(ctx context.Context, t *testing.T, server *leaseServer, name string, 
 		}
 	}
 	c.leadership = &leadership{
-		Interface: &lock{server, name}, times: times, log: slog.New(slog.DiscardHandler),
+		Interface: &lock{server: server, identity: name}, times: times, log: slog.New(slog.DiscardHandler),
 		stop: func() bool { note(&c.stopped); return !c.busy },
 		lost: func(why error) {
 			note(&c.lost)
 			c.why = why
 			cancel()
+		},
+		holder: func(ctx context.Context) (string, error) {
+			record, _, err := (&lock{server: server, identity: name}).Get(ctx)
+			if err != nil {
+				return "", err
+			}
+			return record.HolderIdentity, nil
 		},
 		uptime: func() (time.Duration, error) {
 			c.mu.Lock()
@@ -209,8 +243,8 @@ type slowLock struct {
 	delay time.Duration
 }
 
-func (l *slowLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := l.lock.Update(ctx, r)
+func (l *slowLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.lock.Create(ctx, r)
 	time.Sleep(l.delay)
 	return err
 }
@@ -222,12 +256,12 @@ func TestSlowRenewal(t *testing.T) {
 		booted, times := time.Now(), DefaultElection()
 		var lost time.Time
 		l := &leadership{
-			Interface: &slowLock{&lock{&leaseServer{}, "first"}, delay}, times: times, log: slog.New(slog.DiscardHandler),
+			Interface: &slowLock{&lock{server: &leaseServer{}, identity: "first"}, delay}, times: times, log: slog.New(slog.DiscardHandler),
 			stop: func() bool { return true }, lost: func(error) { lost = time.Now() },
 			uptime: func() (time.Duration, error) { return time.Since(booted), nil },
 		}
-		if err := l.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err != nil || !l.valid() {
-			t.Fatalf("Update = %v, valid %t; want the leader", err, l.valid())
+		if err := l.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "first"}); err != nil || !l.valid() {
+			t.Fatalf("Create = %v, valid %t; want the leader", err, l.valid())
 		}
 		time.Sleep(times.RenewDeadline - delay)
 		synctest.Wait()
@@ -292,6 +326,67 @@ func TestLeaseTaken(t *testing.T) {
 	})
 }
 
+// TestHolds: a leader whose lease was deleted, or is another controller's, learns of it from the API server before the
+// next renewal.
+func TestHolds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*leaseServer)
+		want   string
+		lost   error
+	}{
+		"held":          {change: func(*leaseServer) {}},
+		"deleted":       {change: func(s *leaseServer) { s.record = nil }, want: "not found"},
+		"given up":      {change: func(s *leaseServer) { s.record.HolderIdentity = "" }, want: `held by ""`},
+		"another's":     {change: func(s *leaseServer) { s.record.HolderIdentity = "second" }, want: `held by "second"`, lost: errOtherLeader},
+		"no API server": {change: func(s *leaseServer) { s.away = map[string]bool{"first": true} }, want: "deadline exceeded"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			server := &leaseServer{}
+			c := elect(ctx, t, server, "first", DefaultElection())
+			time.Sleep(time.Minute + time.Millisecond)
+			server.set(func() { tt.change(server) })
+			if !c.valid() {
+				t.Fatalf("%s: no leader before the read", name)
+			}
+			reads, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			err := c.holds(reads)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s: holds = %v; want %q", name, err, tt.want)
+			}
+			synctest.Wait()
+			if !errors.Is(c.why, tt.lost) || tt.lost == nil && c.why != nil {
+				t.Errorf("%s: leadership lost: %v; want %v", name, c.why, tt.lost)
+			}
+			// The election ends then, which gives up what it takes for its own.
+			end()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if tt.lost != nil && server.record.HolderIdentity != "second" {
+				t.Errorf("%s: the lease is held by %q at the end; want the other controller", name, server.record.HolderIdentity)
+			}
+		})
+	}
+}
+
+// TestLeader: the holder of the lease is read from the API server.
+func TestLeader(t *testing.T) {
+	r, api := testReconciler(t, nil, interceptor.Funcs{}, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "evictd", Name: leaseName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("c1-0")},
+	})
+	if got, err := r.observer.live.leader(t.Context()); got != "c1-0" || err != nil {
+		t.Errorf("leader = %q, %v; want c1-0", got, err)
+	}
+	if err := api.DeleteAllOf(t.Context(), &coordinationv1.Lease{}, client.InNamespace("evictd")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.observer.live.leader(t.Context()); !apierrors.IsNotFound(err) {
+		t.Errorf("leader without a lease = %q, %v; want NotFound", got, err)
+	}
+}
+
 // TestLeaseGivenUp: a leader that ends gives up its lease when all its acts have ended, and not before.
 func TestLeaseGivenUp(t *testing.T) {
 	for _, busy := range []bool{false, true} {
@@ -318,25 +413,34 @@ func TestLeaseGivenUp(t *testing.T) {
 	}
 }
 
-// TestNotLeading: an executor whose leadership has ended, or may have, sends nothing.
+// TestNotLeading: an executor whose leadership has ended, or may have, sends nothing and deletes nothing.
 func TestNotLeading(t *testing.T) {
 	for name, set := range map[string]func(*executor){
 		"lease not renewed": func(e *executor) { e.leads = func() bool { return false } },
+		"lease deleted":     func(e *executor) { e.holds = func(context.Context) error { return errors.New("gone") } },
 		"stopped":           func(e *executor) { e.stop() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := &faultyDevice{uuid: machine}
-				e := testExecutor(t.Context(), d)
-				e.pending("n1", fenceUID)
-				set(e)
-				e.act(offOrder("1"))
-				synctest.Wait()
-				outcomes, _, _ := e.pending("n1", fenceUID)
-				if d.called("off") > 0 || len(outcomes) != 1 || outcomes[0].Kind != fence.Refused {
-					t.Errorf("calls %q, outcomes %+v; want no off, and Refused", d.calls, outcomes)
-				}
+		for _, action := range []fence.Action{fence.Off, fence.CleanPods} {
+			t.Run(fmt.Sprintf("%s, %s", name, action), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					d := &faultyDevice{uuid: machine}
+					e := testExecutor(t.Context(), d)
+					e.objects = func(context.Context, *order) (fence.OutcomeKind, error) {
+						t.Error("an object is changed")
+						return fence.Succeeded, nil
+					}
+					e.pending("n1", fenceUID)
+					set(e)
+					o := offOrder("1")
+					o.intent.Action, o.method.Action = action, action
+					e.act(o)
+					synctest.Wait()
+					outcomes, _, _ := e.pending("n1", fenceUID)
+					if d.called("off") > 0 || len(outcomes) != 1 || outcomes[0].Kind != fence.Refused {
+						t.Errorf("calls %q, outcomes %+v; want no off, and Refused", d.calls, outcomes)
+					}
+				})
 			})
-		})
+		}
 	}
 }

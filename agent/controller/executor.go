@@ -53,7 +53,9 @@ type executor struct {
 	objects func(context.Context, *order) (fence.OutcomeKind, error)
 	// done is called when a result is there.
 	done func(node string)
-	// leads reports whether no other controller can be the leader.
+	// holds reads the lease of leader election, and returns an error unless this controller has it. leads reports,
+	// without a request, whether the lease was renewed in time.
+	holds func(context.Context) error
 	leads func() bool
 	// stopTimeout bounds the wait for what is in flight at the end.
 	stopTimeout time.Duration
@@ -84,7 +86,8 @@ type work struct {
 func newExecutor(ctx context.Context, m *metrics, log *slog.Logger) *executor {
 	ctx, cancel := context.WithCancel(ctx)
 	return &executor{
-		metrics: m, log: log, ctx: ctx, cancel: cancel, leads: func() bool { return true }, stopTimeout: longestStop,
+		metrics: m, log: log, ctx: ctx, cancel: cancel, stopTimeout: longestStop,
+		holds: func(context.Context) error { return nil }, leads: func() bool { return true },
 		nodes: make(map[string]*work), devices: make(map[string]*deviceUse),
 	}
 }
@@ -223,7 +226,7 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	if release, err = e.acquire(ctx, o.method.Device); err != nil {
 		return fence.Refused, fmt.Sprintf("device %s is in use: %v", o.method.Device, err)
 	}
-	if err := e.check(ctx, o); err != nil {
+	if err := e.permit(ctx, o); err != nil {
 		release()
 		return fence.Refused, err.Error()
 	}
@@ -241,6 +244,15 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 		call = d.On
 	}
 	return outcome(e.bounded(ctx, release, func() error { return call(ctx) }))
+}
+
+// permit reads all that an act depends on. The lease is the last: if it was deleted, another controller may become the
+// leader at any time, and this one learns of it only when it renews the lease.
+func (e *executor) permit(ctx context.Context, o *order) error {
+	if err := e.check(ctx, o); err != nil {
+		return err
+	}
+	return e.holds(ctx)
 }
 
 // use returns the use of a device by an act.
@@ -298,7 +310,7 @@ func (e *executor) adopt(o *order) {
 
 // carryOutOnObjects does an act that needs no device.
 func (e *executor) carryOutOnObjects(ctx context.Context, o *order) (kind fence.OutcomeKind, message string) {
-	if err := e.check(ctx, o); err != nil {
+	if err := e.permit(ctx, o); err != nil {
 		return fence.Refused, err.Error()
 	}
 	if !e.leads() {

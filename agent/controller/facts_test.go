@@ -127,7 +127,7 @@ func TestSecrets(t *testing.T) {
 	m := offMethod()
 	m.Parameters = map[string]string{"ip": "192.0.2.1"}
 	m.Secrets = []string{"fence-method-template-bmc", "fence-method-bmc-off-n1"}
-	read := func(s plan.Source) (map[string]string, error) { return r.observer.live.source(t.Context(), s) }
+	read := func(s plan.Source) (plan.Data, error) { return r.observer.live.source(t.Context(), s) }
 	want := map[string]string{"ip": "192.0.2.1", "username": "admin", "password": "second"}
 	got, err := plan.Resolve(m, read)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

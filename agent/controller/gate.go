@@ -59,7 +59,7 @@ func withholding(reason, message string) fence.Gate {
 
 // gate returns the verdict on new acts of a fence, and on the release. The nodes are those of the cache; the fences are
 // read again, so that those that this process has just saved count.
-func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
+func (p *pass) gate(ctx context.Context, state *fence.State, in *fence.Inputs) fence.Gate {
 	policy := p.config.Policy
 	if p.node != nil {
 		if g := p.withheld(p.node, policy.Enforce || state.DryRun); !g.Open {
@@ -73,7 +73,7 @@ func (p *pass) gate(ctx context.Context, state *fence.State) fence.Gate {
 		return gate
 	}
 	var err error
-	if opens {
+	if opens && goesOn(state, in) {
 		err = p.objects.check(ctx, p.name)
 	}
 	// No Lease is taken, or renewed, of a node that another remediator has an object for.
@@ -109,6 +109,18 @@ func waitsForPerson(s *fence.State) bool {
 	return slices.ContainsFunc([]string{
 		fence.ConditionGaveUp, fence.ConditionVerificationFailed, fence.ConditionNodeDidNotReturn,
 	}, func(condition string) bool { return meta.IsStatusConditionTrue(s.Conditions, condition) })
+}
+
+// goesOn reports whether the next Step of a fence may order an act. One that has given up orders none unless the Step
+// ends that, whatever the gate says: without this the objects of other remediators would be listed every 10 s until the
+// node is repaired. The Step is made a little earlier than the one that counts. If only that one goes on, the objects
+// are still listed before its act, and a release takes more than one Step.
+func goesOn(state *fence.State, in *fence.Inputs) bool {
+	if !meta.IsStatusConditionTrue(state.Conditions, fence.ConditionGaveUp) {
+		return true
+	}
+	next, _ := fence.Step(*state, *in, time.Now())
+	return !meta.IsStatusConditionTrue(next.Conditions, fence.ConditionGaveUp)
 }
 
 // storm returns the verdict of the storm policy.

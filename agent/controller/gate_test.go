@@ -134,7 +134,7 @@ func TestGateFences(t *testing.T) {
 			r.config.config.Policy.MaxConcurrent = 1
 			config, _ := r.config.current()
 			p := &pass{reconciler: r, name: "n2", config: &config, node: healthyNode("n2")}
-			if g := p.gate(t.Context(), &fence.State{Node: "n2"}); g.Reason != want || g.Open != (want == "") {
+			if g := p.gate(t.Context(), &fence.State{Node: "n2"}, &fence.Inputs{}); g.Reason != want || g.Open != (want == "") {
 				t.Errorf("gate beside a fence in attempt %d = %+v; want %q", attempt, g, want)
 			}
 		})
@@ -165,7 +165,7 @@ func TestGateOverride(t *testing.T) {
 		}
 		config, _ := r.config.current()
 		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
-		if g := p.gate(t.Context(), &fence.State{Node: "n1"}); g.Open || g.Reason != reason || g.Overridable != want {
+		if g := p.gate(t.Context(), &fence.State{Node: "n1"}, &fence.Inputs{}); g.Open || g.Reason != reason || g.Overridable != want {
 			t.Errorf("gate = %+v; want %s, overridable: %t", g, reason, want)
 		}
 	}
@@ -191,7 +191,7 @@ func TestConfirmedHonoursLease(t *testing.T) {
 		r.config.config.Policy.Percentage = 0
 		config, _ := r.config.current()
 		p := &pass{reconciler: r, name: "n1", config: &config, node: node}
-		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof, Phase: tt.phase}})
+		g := p.gate(t.Context(), &fence.State{UID: fenceUID, Node: "n1", Detail: fence.Detail{Proof: tt.proof, Phase: tt.phase}}, &fence.Inputs{})
 		if g.Reason != tt.want || g.Overridable == (tt.want == reasonRemediator) {
 			t.Errorf("%s: gate = %+v; want %s", name, g, tt.want)
 		}
@@ -259,7 +259,7 @@ func TestGateLists(t *testing.T) {
 			p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
 			for i, wait := range []time.Duration{0, leaseMaxAge, time.Nanosecond} {
 				time.Sleep(wait)
-				g := p.gate(t.Context(), &fence.State{Node: "n1"})
+				g := p.gate(t.Context(), &fence.State{Node: "n1"}, &fence.Inputs{})
 				want := []int{1, 1, 2}[i]
 				if refused != nil {
 					want = i + 1

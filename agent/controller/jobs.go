@@ -69,7 +69,7 @@ func (j *jobs) open(ctx context.Context, u *use) (device.Device, error) {
 	case j == nil || j.image == "":
 		return nil, fmt.Errorf("open device of method %s: evictd-controller has no image for Jobs: start it with --executor-image", u.method.Name)
 	}
-	read := func(s plan.Source) (map[string]string, error) { return j.live.source(ctx, s) }
+	read := func(s plan.Source) (plan.Data, error) { return j.live.source(ctx, s) }
 	parameters, secrets, err := j.live.agents.resolve(ctx, u.method, read)
 	if err != nil {
 		return nil, err

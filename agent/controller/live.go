@@ -106,6 +106,15 @@ func (l liveReader) leases(ctx context.Context) (map[string]renewal, error) {
 	return all, nil
 }
 
+// leader returns the identity of the controller that has the lease of leader election.
+func (l liveReader) leader(ctx context.Context) (string, error) {
+	lease := &coordinationv1.Lease{}
+	if err := l.reader.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: leaseName}, lease); err != nil {
+		return "", err
+	}
+	return holder(lease), nil
+}
+
 // replica returns the name of a ready pod of the controller on another node, empty if there is none.
 func (l liveReader) replica(ctx context.Context, node string) (string, error) {
 	list := &corev1.PodList{}
@@ -194,7 +203,7 @@ func pagesOf[P client.ObjectList](
 
 // open returns the device of a method. The secrets are read each time, and are in no log and in no error.
 func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, error) {
-	read := func(s plan.Source) (map[string]string, error) { return l.source(ctx, s) }
+	read := func(s plan.Source) (plan.Data, error) { return l.source(ctx, s) }
 	if plan.FenceAgent(m.Agent) {
 		return l.agents.open(ctx, m, read)
 	}
@@ -220,22 +229,22 @@ func (l liveReader) open(ctx context.Context, m *fence.Method) (device.Device, e
 }
 
 // source returns the data of a ConfigMap or Secret of the controller's namespace.
-func (l liveReader) source(ctx context.Context, s plan.Source) (map[string]string, error) {
+func (l liveReader) source(ctx context.Context, s plan.Source) (plan.Data, error) {
 	key := types.NamespacedName{Namespace: l.namespace, Name: s.Name}
 	if s.ConfigMap {
 		o := &corev1.ConfigMap{}
 		if err := l.reader.Get(ctx, key, o); err != nil {
-			return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+			return plan.Data{}, fmt.Errorf("namespace %s: %w", l.namespace, err)
 		}
-		return o.Data, nil
+		return plan.Data{UID: string(o.UID), Values: o.Data}, nil
 	}
 	o := &corev1.Secret{}
 	if err := l.reader.Get(ctx, key, o); err != nil {
-		return nil, fmt.Errorf("namespace %s: %w", l.namespace, err)
+		return plan.Data{}, fmt.Errorf("namespace %s: %w", l.namespace, err)
 	}
-	data := make(map[string]string, len(o.Data))
+	data := plan.Data{UID: string(o.UID), Values: make(map[string]string, len(o.Data))}
 	for k, v := range o.Data {
-		data[k] = string(v)
+		data.Values[k] = string(v)
 	}
 	return data, nil
 }

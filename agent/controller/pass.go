@@ -133,7 +133,7 @@ func (p *pass) decide(
 	defer p.deciding.Unlock()
 	reads, cancel := p.reads(ctx)
 	defer cancel()
-	in.Gate = p.gate(reads, state)
+	in.Gate = p.gate(reads, state, in)
 	p.forbidden = in.Gate.Withheld
 	next, orders := fence.Step(*state, *in, time.Now())
 	if orders.Drilled != "" {

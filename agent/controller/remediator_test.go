@@ -287,7 +287,7 @@ func TestHeldFenceKeepsLease(t *testing.T) {
 			time.Sleep(remediatorDuration / 2)
 			config, _ := r.config.current()
 			p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
-			if g := p.gate(t.Context(), &fence.State{Node: "n1"}); g.Open || g.Reason != fence.ReasonTooManyUnhealthy {
+			if g := p.gate(t.Context(), &fence.State{Node: "n1"}, &fence.Inputs{}); g.Open || g.Reason != fence.ReasonTooManyUnhealthy {
 				t.Errorf("%s: gate = %+v; want %s", name, g, fence.ReasonTooManyUnhealthy)
 			}
 			if got := holderOf(t, api); got != tt.want {
@@ -310,7 +310,7 @@ func TestDryRunTakesNoLease(t *testing.T) {
 		r, api := testReconciler(t, nil, interceptor.Funcs{}, objects...)
 		config, _ := r.config.current()
 		p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
-		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{DryRun: true}})
+		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{DryRun: true}}, &fence.Inputs{})
 		if g.Reason != want || g.Open != (want == "") || holderOf(t, api) != holder {
 			t.Errorf("holder %q: gate = %+v, holder then %q; want reason %q", holder, g, holderOf(t, api), want)
 		}

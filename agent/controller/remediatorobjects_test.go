@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -200,7 +201,7 @@ func TestRemediatorObjectsUnreadable(t *testing.T) {
 		}
 		config, _ := r.config.current()
 		p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
-		g := p.gate(t.Context(), &fence.State{Node: "n1"})
+		g := p.gate(t.Context(), &fence.State{Node: "n1"}, &fence.Inputs{})
 		if g.Open != (tt.reason == "") || g.Reason != tt.reason || g.Withheld != (tt.reason == reasonObject) || !strings.Contains(g.Message, tt.message) {
 			t.Errorf("%s: gate = %+v; want %q with %q", name, g, tt.reason, tt.message)
 		}
@@ -311,9 +312,66 @@ func TestObjectStopsAct(t *testing.T) {
 	config.Policy.Percentage = 0 // the storm policy does not open the gate
 	for phase, want := range map[fence.Phase]string{fence.Releasing: reasonObject, fence.Proving: fence.ReasonTooManyUnhealthy} {
 		p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
-		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{Phase: phase}})
+		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{Phase: phase}}, &fence.Inputs{})
 		if g.Reason != want || g.Withheld != (want == reasonObject) {
 			t.Errorf("%s: gate = %+v; want %s", phase, g, want)
 		}
+	}
+}
+
+// For a fence that has given up the objects are not listed, until a reading, or a person, lets it go on.
+func TestObjectsAfterGivingUp(t *testing.T) {
+	on := func(context.Context) (fence.Power, error) { return fence.PowerOn, nil }
+	silent := func(context.Context) (fence.Power, error) { return fence.PowerUnknown, errors.New("no answer") }
+	for name, resume := range map[string]func(*testing.T, *faultyDevice, client.Client){
+		"answers again": func(_ *testing.T, d *faultyDevice, _ client.Client) { d.status = on },
+		"reads off": func(_ *testing.T, d *faultyDevice, _ client.Client) {
+			d.status = func(context.Context) (fence.Power, error) { return fence.PowerOff, nil }
+		},
+		"confirmed": func(t *testing.T, _ *faultyDevice, api client.Client) {
+			n := getNode(t, api)
+			n.Annotations = map[string]string{annotationConfirmOff: string(getFence(t, api).UID)}
+			if err := api.Update(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &faultyDevice{uuid: machine, status: silent}
+			far := fenceAgentsKind(t)
+			lists := 0
+			r, api := testReconciler(t, d, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, ok := list.(*unstructured.UnstructuredList); ok {
+						lists++
+					}
+					return c.List(ctx, list, options...)
+				},
+			}, deadNode(), healthyNode("n2"), healthyNode("n3"), leaseOf("n1", time.Now().Add(-time.Hour)), far.object("n2"))
+			r.objects, r.executor.check = remediatorObjectsOf(api, far), r.checkAct
+			reconcileFor(t, r, 2*time.Hour)
+			if nf := getFence(t, api); !meta.IsStatusConditionTrue(nf.State.Conditions, fence.ConditionGaveUp) || lists == 0 {
+				t.Fatalf("%s: conditions %+v after %d lists; want GaveUp", name, nf.State.Conditions, lists)
+			}
+			lists = 0
+			sent := d.called("off")
+			reconcileFor(t, r, time.Hour)
+			if lists > 0 {
+				t.Errorf("%s: objects listed %d times in an hour by a fence that has given up; want none", name, lists)
+			}
+			if err := api.Create(t.Context(), far.object("n1")); err != nil {
+				t.Fatal(err)
+			}
+			resume(t, d, api)
+			reconcileFor(t, r, 10*time.Minute)
+			nf := getFence(t, api)
+			if n := d.called("off") - sent; n > 0 || len(nf.State.Acts) > 0 && name == "answers again" {
+				t.Errorf("%s: off sent %d times, acts %+v; want no act", name, n, nf.State.Acts)
+			}
+			released := hasOwned(getNode(t, api), &outOfService, annotationOutOfService)
+			if c := heldReason(nf.State.Conditions); c != reasonObject || released {
+				t.Errorf("%s: held by %q, released %t; want %s", name, c, released, reasonObject)
+			}
+		})
 	}
 }

@@ -115,7 +115,8 @@ func Run(ctx context.Context, o *Options) error {
 	}
 	devices.stopTimeout = o.Election.stopTimeout()
 	if lead.stop = devices.stop; o.LeaderElect {
-		devices.leads = lead.valid
+		lead.holder = newLiveReader(m.GetAPIReader(), o.Namespace).leader
+		devices.leads, devices.holds = lead.valid, lead.holds
 	}
 	if o.LeaderElect {
 		o.Log.Info("waiting to become the leader", "lease", o.Namespace+"/"+leaseName, "identity", identity)

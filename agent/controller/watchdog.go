@@ -122,22 +122,26 @@ const (
 func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fresh, peers := 0, peerTally{at: now, size: len(nodes)}
+	var fresh []*corev1.Node
+	var clocks []time.Time
 	for i := range nodes {
 		s, ok := l.seen[nodes[i].Name]
-		if !ok || !s.moved || now.Sub(s.since) > freshLease {
-			continue
+		if ok && s.moved && now.Sub(s.since) <= freshLease {
+			fresh, clocks = append(fresh, &nodes[i]), append(clocks, s.renewed)
 		}
-		fresh++
-		advert := l.adverts[nodes[i].Name]
+	}
+	peers, oldEnough := peerTally{at: now, size: len(nodes)}, oldEnough(clocks, now)
+	for _, n := range fresh {
+		advert := l.adverts[n.Name]
 		// While the controller's clock was stopped a majority may have been cut off.
-		if now.Sub(nodes[i].CreationTimestamp.Time) > selffence.MinNodeAge && advert.reaches(now) && !s.jumped.After(l.counted) {
+		jumped := l.seen[n.Name].jumped.After(l.counted)
+		if n.CreationTimestamp.Time.Before(oldEnough) && advert.reaches(now) && !jumped {
 			peers.reaching++
 			peers.renew = max(peers.renew, advert.renew)
 		}
 	}
 	switch gap := now.Sub(l.counted) > leaseMaxAge; {
-	case 2*fresh <= len(nodes):
+	case 2*len(fresh) <= len(nodes):
 		l.majority = time.Time{}
 	case l.majority.IsZero() || gap:
 		l.majority = now
@@ -145,6 +149,23 @@ func (l *leases) countMajority(nodes []corev1.Node, now time.Time) {
 	l.counted = now
 	l.tallies = slices.DeleteFunc(l.tallies, func(t peerTally) bool { return now.Sub(t.at) > tallyKept })
 	l.tallies = append(l.tallies, peers)
+}
+
+// oldEnough returns before when a Node was created that has selffence.MinNodeAge, by the controller's clock and by those
+// of the nodes that have just renewed their Leases, whichever makes Nodes younger. The creationTimestamp is by the clock
+// of the API server, which the controller does not know. If its own is ahead, young Nodes would seem old: nodes that feed
+// their watchdogs may not have them in their lists, and a majority with them need have no node in common with the one
+// that these count. A clock that is behind only makes Nodes younger. Of the nodes more than half must be ahead to make
+// them older. An API server whose clock was behind when it created a Node makes that older: MinNodeAge allows for an
+// hour less the longest bound.
+func oldEnough(renewed []time.Time, now time.Time) time.Time {
+	if len(renewed) > 0 {
+		slices.SortFunc(renewed, time.Time.Compare)
+		if median := renewed[(len(renewed)-1)/2]; median.Before(now) {
+			now = median
+		}
+	}
+	return now.Add(-selffence.MinNodeAge)
 }
 
 // majoritySince returns since when more than half of all nodes keep their Leases fresh, zero if they don't or it is not

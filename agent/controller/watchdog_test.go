@@ -243,6 +243,51 @@ func TestMajorityOfPeers(t *testing.T) {
 	}
 }
 
+// A young Node does not count as an old one because the controller's clock is ahead, also from its start on, nor because
+// less than half of the nodes say so.
+func TestMinNodeAge(t *testing.T) {
+	start := time.Now()
+	const young, old = selffence.MinNodeAge - 10*time.Minute, selffence.MinNodeAge + 10*time.Minute
+	for name, tt := range map[string]struct {
+		age   time.Duration
+		ahead time.Duration    // the controller's clock
+		nodes [5]time.Duration // how far those of the nodes are ahead
+		want  bool
+	}{
+		"old":                           {age: old, want: true},
+		"young":                         {age: young},
+		"young, controller ahead":       {age: young, ahead: 8 * time.Hour},
+		"old, controller ahead":         {age: old, ahead: 8 * time.Hour, want: true},
+		"old, controller behind":        {age: old, ahead: -8 * time.Hour},
+		"young, two nodes, and it":      {age: young, ahead: time.Hour, nodes: [5]time.Duration{2: time.Hour, 4: time.Hour}},
+		"young, nodes ahead":            {age: young, nodes: [5]time.Duration{time.Hour, time.Hour, time.Hour, time.Hour, time.Hour}},
+		"old, two nodes behind":         {age: old, nodes: [5]time.Duration{-time.Hour, -time.Hour}, want: true},
+		"old, most of the nodes behind": {age: old, nodes: [5]time.Duration{-time.Hour, -time.Hour, -time.Hour}},
+	} {
+		l := &leases{}
+		var now time.Time
+		for i := range 20 {
+			is := start.Add(time.Duration(i) * 10 * time.Second)
+			now = is.Add(tt.ahead)
+			list := map[string]renewal{}
+			var nodes []corev1.Node
+			for k := range tt.nodes {
+				n := *healthyNode(fmt.Sprintf("n%d", k))
+				n.CreationTimestamp = metav1.NewTime(start.Add(-tt.age))
+				nodes = append(nodes, n)
+				list[n.Name] = renewal{is.Add(tt.nodes[k]), uint64(100*i + k + 1)}
+				l.observeAdvert(&n, false, now)
+			}
+			l.list(list, now, now)
+			l.countMajority(nodes, now)
+		}
+		since, _ := l.peersSince(now, 5)
+		if since.IsZero() == tt.want || l.majoritySince(now).IsZero() {
+			t.Errorf("%s: majority of peers since %v; want one: %t, and one by Leases", name, since, tt.want)
+		}
+	}
+}
+
 // The majority of peers is one of the Nodes there are, and one of the list by which the node feeds its watchdog: two of
 // five may have been deleted since. It begins again after a gap between lists.
 func TestPeersSince(t *testing.T) {

@@ -35,20 +35,21 @@ func (l Level) off() []Method {
 
 // DrillDigest identifies what the drill of a level shows: that these plugs of these devices, together, are the power of
 // the machine of this node. It has the Node's UID and systemUUID, and of each method that switches off the agent, the
-// device and all parameters that are not in a Secret. The order of the methods, deadlines and executors are not part of
-// it.
+// device and all parameters but passwords and keys: those in Secrets as [Method.SecretDigest]. The order of the methods,
+// deadlines and executors are not part of it.
 func DrillDigest(n Node, l Level) string {
 	type plug struct {
 		Agent, Device string
 		Parameters    map[string]string `json:",omitempty"`
+		SecretDigest  string            `json:",omitempty"`
 	}
 	var plugs []plug
 	for _, m := range l.off() {
-		plugs = append(plugs, plug{m.Agent, m.Device, m.Parameters})
+		plugs = append(plugs, plug{m.Agent, m.Device, m.Parameters, m.SecretDigest})
 	}
 	slices.SortFunc(plugs, func(a, b plug) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Agent, b.Agent),
-			cmp.Compare(fmt.Sprint(a.Parameters), fmt.Sprint(b.Parameters)))
+			cmp.Compare(fmt.Sprint(a.Parameters), fmt.Sprint(b.Parameters)), cmp.Compare(a.SecretDigest, b.SecretDigest))
 	})
 	text, err := json.Marshal(struct {
 		UID, SystemUUID string

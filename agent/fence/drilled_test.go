@@ -55,6 +55,7 @@ func TestDrillDigest(t *testing.T) {
 		"one more":        {node, plugs("1", "2", "3"), false},
 		"agent":           {node, change(func(m *Method) { m.Agent = "fence_raritan" }), false},
 		"device":          {node, change(func(m *Method) { m.Device = "3" }), false},
+		"value in Secret": {node, change(func(m *Method) { m.SecretDigest = "1" }), false},
 		"parameter":       {node, change(func(m *Method) { m.Parameters["plug"] = "3" }), false},
 		"more parameters": {node, change(func(m *Method) { m.Parameters["switch"] = "1" }), false},
 	} {

@@ -71,6 +71,10 @@ type Method struct {
 	// Secrets are the names of the Secrets that have the other parameters; later ones override.
 	// +listType=atomic
 	Secrets []string `json:"secrets,omitempty"`
+	// SecretDigest identifies the values in the Secrets that are no passwords or keys, by a hash with the UIDs of the
+	// Secrets as its key: a drill does not count after one of them has changed. Only methods that switch off a device that
+	// is not compared with the node have it.
+	SecretDigest string `json:"secretDigest,omitempty"`
 }
 
 // Action is what a method does.

@@ -59,6 +59,7 @@ var rules = []demand{
 	{"acts end when the leadership is lost, and are waited for", []evidence{of(controllerDir, "TestLeadershipLost")}},
 	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp", "TestSlowRenewal")}},
 	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestSuspended")}},
+	{"just before an act the API server says that the lease is the controller's", []evidence{of(controllerDir, "TestHolds", "TestLeader", "TestNotLeading")}},
 	{"the whole process group of an agent is killed", []evidence{of(agentDir, "TestDeadline", "TestProc")}},
 	{"the Lease that remediators share is taken, and honoured", []evidence{of(controllerDir, "TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")}},
 	{"nothing is fenced for a grace period after the start", []evidence{of(controllerDir, "TestSightings", "TestNoReleaseWithoutProof")}},
@@ -72,7 +73,7 @@ var rules = []demand{
 	{"control-plane nodes are fenced one at a time, with a majority", []evidence{of(stepDir, "TestStorm")}},
 	{"the node of the controller is not fenced; a leader whose node is not Ready steps down", []evidence{of(controllerDir, "TestWithheld", "TestOwnNode")}},
 	{"excluded and paused nodes are not fenced, until the mark expires", []evidence{of(controllerDir, "TestWithheld", "TestPausedUntil", "TestPausedNode", "TestExcludedNode")}},
-	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestObjectStopsAct"), of(clusterDir, "TestRemediatorObject")}},
+	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestObjectStopsAct", "TestObjectsAfterGivingUp"), of(clusterDir, "TestRemediatorObject")}},
 	// Identity.
 	{"the Node of the fence is the one that it was created for", []evidence{of(stepDir, "TestRandomFences"), of(controllerDir, "TestCheckAct")}},
 	{"the UUID of the device is compared before an act, and in each reading", []evidence{of(stepDir, "TestNotReleased", "TestProofClauses"), of(controllerDir, "TestOutcomes", "TestSeededFaults")}},
@@ -83,9 +84,10 @@ var rules = []demand{
 	{"a Lease that is renewed after the proof with the old boot ID stops the fence", []evidence{of(stepDir, "TestNotReleased"), of(controllerDir, "TestSeededFaults")}},
 	{"a node that returns with its old boot ID stays in quarantine", []evidence{of(stepDir, "TestTimelines")}},
 	{"a device that has no UUID is used after a drill of the node by it, or a person's word", []evidence{of(stepDir, "TestDrilled", "TestNotDrilled", "TestDrillShows"), of(controllerDir, "TestNotDrilledIsNotSwitched", "TestDrillWithSharedUUID"), of(clusterDir, "TestDrillOfPlug")}},
-	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel")}},
+	{"what a drill has shown is kept by what names the devices", []evidence{of(stepDir, "TestDrillDigest"), of(controllerDir, "TestDrillIsKept", "TestDrillOfLevel", "TestDrillOfSecrets")}},
 	// A node's own watchdog.
 	{"a watchdog proves only while most nodes reach the API server", []evidence{of(controllerDir, "TestMajority", "TestMajorityOfPeers", "TestObserveAdvert", "TestPeersAfterPause", "TestBoundOfSlowPeers"), of(peersDir, "TestNoRunningMachineIsTaken")}},
+	{"a node that is young by the clocks of most nodes is not one of a majority of peers", []evidence{of(controllerDir, "TestMinNodeAge")}},
 	{"a node and a controller count by one list", []evidence{of(controllerDir, "TestPeersSince"), of(selffenceDir, "TestPeersList"), of(peersDir, "TestDeletedNodes")}},
 	// Executors, secrets and rights.
 	{"executors have no credentials, and the passwords in a file of their own", []evidence{of(controllerDir, "TestJobRequest")}},

@@ -283,7 +283,7 @@ func (m *method) checkFenceAgent() {
 // Resolve returns the parameters of a method of a fence agent under the names of the agent, as the function [Resolve]
 // does for built-in agents, and the names of those whose values are not in the plan. The values in the plan are checked
 // again: a NodeFence can be edited.
-func (s Schema) Resolve(m fence.Method, read func(Source) (map[string]string, error)) (parameters map[string]string, secrets []string, err error) {
+func (s Schema) Resolve(m fence.Method, read func(Source) (Data, error)) (parameters map[string]string, secrets []string, err error) {
 	a, err := s.agent(m.Agent)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the parameters of method %s: %w", m.Name, err)

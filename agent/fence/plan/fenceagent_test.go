@@ -212,13 +212,13 @@ func TestResolveFenceAgent(t *testing.T) {
 		{"edited: line break", map[string]string{"plug": "2\naction=reboot"}, nil, nil, "", "from its plan: plug has a line break"},
 	} {
 		m := planned
-		m.Parameters = map[string]string{}
+		m.Parameters, m.Unverified = map[string]string{}, fence.Accept
 		for _, from := range []map[string]string{planned.Parameters, tt.change} {
 			for k, v := range from {
 				m.Parameters[k] = v
 			}
 		}
-		got, secrets, err := schema.Resolve(m, func(Source) (map[string]string, error) { return tt.data, nil })
+		got, secrets, err := schema.Resolve(m, func(Source) (Data, error) { return Data{Values: tt.data}, nil })
 		if tt.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.err) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("%s: Resolve = %v; want %s", tt.name, err, tt.err)

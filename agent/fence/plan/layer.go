@@ -37,6 +37,8 @@ type layer struct {
 	fromSecret, secret map[string]bool
 	// sources are what [Resolve] reads.
 	sources []string
+	// digests are those of the values in the Secret that are no passwords.
+	digests secretDigests
 }
 
 // layer reads the properties of a document. The keys in own are those of the ConfigMap alone.
@@ -152,6 +154,9 @@ func (p *parser) secretKeys(l *layer, a *agent) {
 		}
 		l.fromSecret[name] = true
 		l.secret[name] = l.secret[name] || parameter.secret
+		if digest := o.Digests[key]; digest != "" && !parameter.secret {
+			l.digests = append(l.digests, digest)
+		}
 	}
 	l.doc.broken = l.doc.broken || secret.broken
 	if len(l.fromSecret) > 0 {

@@ -213,6 +213,7 @@ func (m *method) plan(name string, action fence.Action, step fence.StepName) fen
 	// The word of a template counts for the methods whose device is not compared.
 	if out.Identity == fence.CheckNone && action == fence.Off {
 		out.Unverified = fence.Unverified(m.setting("unverified"))
+		out.SecretDigest = slices.Concat(m.template.layer.digests, m.layer.digests).sum()
 	}
 	out.SeparatePower, _ = properties.ParseSwitch(m.setting("separate_power"))
 	out.Executor = m.executor()

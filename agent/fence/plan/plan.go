@@ -35,6 +35,8 @@ import (
 type Object struct {
 	Namespace, Name string
 	Data            map[string]string
+	// Digests are those of the values of a Secret, by key; see [ValueDigest]. Without them, changes are not noticed.
+	Digests map[string]string
 }
 
 // Objects is all configuration of the controller's namespace, and the fence agents that it can use.
@@ -181,10 +183,18 @@ func (p *parser) warnUnused() {
 
 func sortedNames(objects map[string]*Object) []string { return slices.Sorted(maps.Keys(objects)) }
 
-// hash returns an identification of a plan: equal plans have equal hashes. Plans have no values of secrets, so a new
-// password is not a new plan.
+// hash returns an identification of a plan: equal plans have equal hashes. What is in Secrets is no part of it: a new
+// password is not a new plan, and evictctl, which does not have the UIDs of Secrets, prints the same hash.
 func hash(p fence.Plan) string {
+	p = *p.DeepCopy()
 	p.Hash = ""
+	for _, levels := range [][]fence.Level{p.Isolation, p.PowerManagement, p.Recovery} {
+		for _, l := range levels {
+			for i := range l.Methods {
+				l.Methods[i].SecretDigest = ""
+			}
+		}
+	}
 	text, err := json.Marshal(p) // with sorted keys in maps
 	if err != nil {
 		panic(fmt.Sprintf("marshal a plan: %v", err)) // it has only strings, booleans and numbers

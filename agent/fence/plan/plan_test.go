@@ -68,7 +68,7 @@ func readObjects(t *testing.T, file string) Objects {
 	}
 	var out Objects
 	for _, o := range list {
-		out.ConfigMaps = append(out.ConfigMaps, Object{"evictd", o.Metadata.Name, o.Data})
+		out.ConfigMaps = append(out.ConfigMaps, Object{Namespace: "evictd", Name: o.Metadata.Name, Data: o.Data})
 	}
 	return out
 }
@@ -123,7 +123,7 @@ func (f files) objects() Objects {
 			for _, key := range strings.Fields(f[name]) {
 				data[key] = ""
 			}
-			o.Secrets = append(o.Secrets, Object{"evictd", secret, data})
+			o.Secrets = append(o.Secrets, Object{Namespace: "evictd", Name: secret, Data: data})
 			continue
 		case strings.HasPrefix(name, templatePrefix):
 			data[templateKey] = f[name]
@@ -132,7 +132,7 @@ func (f files) objects() Objects {
 		default:
 			data[configKey] = f[name]
 		}
-		o.ConfigMaps = append(o.ConfigMaps, Object{"evictd", name, data})
+		o.ConfigMaps = append(o.ConfigMaps, Object{Namespace: "evictd", Name: name, Data: data})
 	}
 	return o
 }
@@ -460,11 +460,11 @@ func TestResolve(t *testing.T) {
 		"Secret fence-method-bmc-on-host1":    {"login": "root"},
 		"ConfigMap fence-method-bmc-on-host1": {methodKey: "ip=10.7.7.7\nusername=x\npassword=a=b"},
 	}
-	read := func(s Source) (map[string]string, error) {
+	read := func(s Source) (Data, error) {
 		if d, ok := data[s.String()]; ok {
-			return d, nil
+			return Data{Values: d}, nil
 		}
-		return nil, errors.New("not found")
+		return Data{}, errors.New("not found")
 	}
 	for i, want := range []map[string]string{
 		{"ip": "10.0.0.1", "ipport": "623", "username": "admin", "password": "one"},

@@ -100,8 +100,8 @@ func TestRedfishResolve(t *testing.T) {
 	if len(c.Plans) != 1 {
 		t.Fatalf("no plan:\n%s", text(problems))
 	}
-	got, err := Resolve(c.Plans["host1"].PowerManagement[0].Methods[0], func(Source) (map[string]string, error) {
-		return map[string]string{"password": "one\n", "ca.crt": "a\nb\n"}, nil
+	got, err := Resolve(c.Plans["host1"].PowerManagement[0].Methods[0], func(Source) (Data, error) {
+		return Data{Values: map[string]string{"password": "one\n", "ca.crt": "a\nb\n"}}, nil
 	})
 	if err != nil || got["ssl_ca"] != "a\nb" || got["password"] != "one" {
 		t.Errorf("Resolve = %q, %v; want ssl_ca in two lines", got, err)

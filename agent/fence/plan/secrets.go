@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"strings"
@@ -37,10 +40,44 @@ func Sources(m fence.Method) []Source {
 	return all
 }
 
+// Data is what a source has.
+type Data struct {
+	UID    string
+	Values map[string]string
+}
+
+// ValueDigest returns a hash of the value of a key of a Secret. The UID of the Secret is the key of the hash: it is
+// random, and only those know it who may read the Secret. Others can't find a value by trying the likely ones.
+//
+// It is not the resourceVersion of the Secret, which changes with each password, label or annotation: a drill would not
+// count any more after each of them. A Secret that is deleted and created again has other digests.
+func ValueDigest(uid, key, value string) string {
+	mac := hmac.New(sha256.New, []byte(uid))
+	fmt.Fprintf(mac, "%s\x00%s", key, trimmed(value))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// trimmed returns a value without line breaks at its end: files, and the output of echo, end in one, which is no part of
+// a password.
+func trimmed(value string) string { return strings.TrimRight(value, "\r\n") }
+
+// secretDigests are those of values in Secrets, of each Secret by the order of its keys.
+type secretDigests []string
+
+// sum returns [fence.Method.SecretDigest].
+func (d secretDigests) sum() string {
+	if len(d) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(d, " ")))
+	return hex.EncodeToString(sum[:16])
+}
+
 // Resolve returns all parameters of a method of a built-in agent under their normal names, with those of its sources.
 // Read returns the data of an object, live. Its result has secrets: it must not be saved or logged. The errors have
-// none, if those of read have none.
-func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[string]string, error) {
+// none, if those of read have none. It is an error if a value has changed that is a part of what the drill of the
+// method has shown: it may be another plug.
+func Resolve(m fence.Method, read func(Source) (Data, error)) (map[string]string, error) {
 	a := agents[m.Agent]
 	if a == nil {
 		return nil, fmt.Errorf("read the parameters of method %s: %w", m.Name, checkAgent(m.Agent))
@@ -48,38 +85,24 @@ func Resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[
 	return a.resolve(m, read)
 }
 
-func (a *agent) resolve(m fence.Method, read func(Source) (map[string]string, error)) (map[string]string, error) {
+func (a *agent) resolve(m fence.Method, read func(Source) (Data, error)) (map[string]string, error) {
 	parameters := maps.Clone(m.Parameters)
 	if parameters == nil {
 		parameters = map[string]string{}
 	}
+	var digests secretDigests
 	for _, s := range Sources(m) {
 		data, err := read(s)
+		if err == nil {
+			err = a.addSource(parameters, s, data, &digests)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read the parameters of method %s from %s: %w", m.Name, s, err)
 		}
-		if s.ConfigMap {
-			data = plainSecrets(a, data)
-		}
-		from := map[string]string{}
-		for _, key := range sortedKeys(data) {
-			p := a.parameter(key)
-			if p == nil || !p.fromSecret {
-				continue
-			}
-			if from[p.name] != "" {
-				return nil, fmt.Errorf("read the parameters of method %s from %s: %s and %s are the same; remove one of them", m.Name, s, from[p.name], key)
-			}
-			from[p.name] = key
-			// Files, and the output of echo, end in a line break, which is no part of a password.
-			value := strings.TrimRight(data[key], "\r\n")
-			if value != "" {
-				if value, err = p.check(value); err != nil {
-					return nil, fmt.Errorf("read the parameters of method %s from %s: %s %w", m.Name, s, key, err)
-				}
-			}
-			parameters[p.name] = value
-		}
+	}
+	if m.Action == fence.Off && m.Identity == fence.CheckNone && m.Unverified != fence.Accept && digests.sum() != m.SecretDigest {
+		return nil, fmt.Errorf("read the parameters of method %s: a value in its Secrets that is no password, or a Secret itself, "+
+			"was replaced since the plan was made: it may be another plug; drill the node again", m.Name)
 	}
 	for _, p := range a.parameters {
 		if p.required && parameters[p.name] == "" {
@@ -87,6 +110,36 @@ func (a *agent) resolve(m fence.Method, read func(Source) (map[string]string, er
 		}
 	}
 	return parameters, nil
+}
+
+// addSource sets the parameters that a source has, and adds the digests of those that are no passwords.
+func (a *agent) addSource(parameters map[string]string, s Source, data Data, digests *secretDigests) (err error) {
+	values := data.Values
+	if s.ConfigMap {
+		values = plainSecrets(a, values)
+	}
+	from := map[string]string{}
+	for _, key := range sortedKeys(values) {
+		p := a.parameter(key)
+		if p == nil || !p.fromSecret {
+			continue
+		}
+		if from[p.name] != "" {
+			return fmt.Errorf("%s and %s are the same; remove one of them", from[p.name], key)
+		}
+		from[p.name] = key
+		value := trimmed(values[key])
+		if value != "" {
+			if value, err = p.check(value); err != nil {
+				return fmt.Errorf("%s %w", key, err)
+			}
+		}
+		parameters[p.name] = value
+		if !p.secret {
+			*digests = append(*digests, ValueDigest(data.UID, key, values[key]))
+		}
+	}
+	return nil
 }
 
 // plainSecrets returns the passwords in a ConfigMap.

@@ -30,7 +30,8 @@
 // A controller takes a machine for reset when its advert is unchanged for the bound. If the advert has Peers, it must
 // besides have seen, in each of its lists within the bound, that more than half of all nodes reached the API server:
 // the kubelet's Lease and, of a node whose advert has Peers, the advert too were renewed within
-// selffence.Advert.Fresh, and the node is older than selffence.MinNodeAge. The Lease alone is not enough: the kubelet
+// selffence.Advert.Fresh, and the node is older than selffence.MinNodeAge, also by the clocks of those nodes: if the
+// reader's clock is ahead, a young node must not count. The Lease alone is not enough: the kubelet
 // and evictd-kube may have different ways to the API server. They must also be more than half of the list of the node
 // itself, whose length is in its advert (PeerNodes): if Nodes of the list were deleted, whose machines run on, half of
 // the Nodes that are left is less. The node uses no majority of a larger list than that of an advert which the API
