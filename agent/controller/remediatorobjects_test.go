@@ -346,7 +346,7 @@ func TestObjectStopsAct(t *testing.T) {
 	r.objects = remediatorObjectsOf(api, far)
 	config, _ := r.config.current()
 	config.Policy.Percentage = 0 // the storm policy does not open the gate
-	for phase, want := range map[fence.Phase]string{fence.Releasing: reasonObject, fence.Proving: fence.ReasonTooManyUnhealthy} {
+	for phase, want := range map[fence.Phase]string{fence.Releasing: reasonObject, fence.Released: reasonObject, fence.Proving: fence.ReasonTooManyUnhealthy} {
 		p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
 		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{Phase: phase}})
 		if g.Reason != want || g.Withheld != (want == reasonObject) {

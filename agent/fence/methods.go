@@ -93,7 +93,7 @@ func (r *run) next(index int, m Method) progress {
 	}
 	if r.s.Phase == Released && m.Action == On {
 		// It would be refused, and is not repeated without end.
-		if r.withheld() {
+		if r.withheld() || r.unknown() {
 			r.gateOpen() // reports it
 			return waiting
 		}

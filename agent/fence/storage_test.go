@@ -401,7 +401,7 @@ var storageTimelines = []timeline{
 		clean := Method{Name: "clean", Action: CleanPods}
 		s.plan.PowerManagement[0].Methods = slices.Insert(s.plan.PowerManagement[0].Methods, 1, clean)
 		s.plan.Isolation = nil
-		s.script[9*time.Second] = func(s *simulation) { s.gate.Open = false }
+		gateAt(s, 9*time.Second, storm)
 		s.script[40*time.Second] = func(s *simulation) { s.devices["bmc"].on = false }
 	}, `
 0s: open FenceOpened! quarantine=true
