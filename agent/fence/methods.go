@@ -303,7 +303,7 @@ func (r *run) fail(reason, message string) {
 	if s.Step == Isolation {
 		r.isolationEnded()
 	}
-	next := r.now.Add(t.Backoff.Duration << min(s.Retries, 16))
+	next := r.now.Add(t.backoff(s.Retries))
 	if s.Resumed || s.Retries >= t.Retries || next.After(s.Deadline.Time) {
 		r.exhausted(reason, message)
 		return

@@ -61,6 +61,15 @@ func randomFence(t *testing.T, seed uint64, ends map[string]int) string {
 	if unpowered := rand.New(rand.NewPCG(seed, 2)); unpowered.IntN(4) == 0 {
 		randomAnswers(s, unpowered)
 	}
+	if set := rand.New(rand.NewPCG(seed, 3)); set.IntN(8) == 0 {
+		by := time.Duration(1+set.IntN([]int{20, 600, 1_000_000}[set.IntN(3)])) * time.Second
+		s.after(time.Duration(set.IntN(120_000))*time.Millisecond, func() {
+			if acts := s.state.Acts; s.state.Intent == nil { // the deadline of one is waited for
+				s.setBack(by)
+				s.state.Acts = acts // they are reported again
+			}
+		})
+	}
 	randomEvents(s, rnd, mode)
 	if mode.drills && chance(40) {
 		randomDrill(s, rnd)

@@ -72,7 +72,7 @@ var rules = []demand{
 	{"control-plane nodes are fenced one at a time, with a majority", []evidence{of(stepDir, "TestStorm")}},
 	{"the node of the controller is not fenced; a leader whose node is not Ready steps down", []evidence{of(controllerDir, "TestWithheld", "TestOwnNode")}},
 	{"excluded and paused nodes are not fenced, until the mark expires", []evidence{of(controllerDir, "TestWithheld", "TestPausedUntil", "TestPausedNode", "TestExcludedNode")}},
-	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestObjectStopsAct"), of(clusterDir, "TestRemediatorObject")}},
+	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestRemediatorKindNotServed", "TestObjectStopsAct"), of(clusterDir, "TestRemediatorObject")}},
 	// Identity.
 	{"the Node of the fence is the one that it was created for", []evidence{of(stepDir, "TestRandomFences"), of(controllerDir, "TestCheckAct")}},
 	{"the UUID of the device is compared before an act, and in each reading", []evidence{of(stepDir, "TestNotReleased", "TestProofClauses"), of(controllerDir, "TestOutcomes", "TestSeededFaults")}},
