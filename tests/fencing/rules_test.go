@@ -58,7 +58,7 @@ var rules = []demand{
 	// Leadership.
 	{"acts end when the leadership is lost, and are waited for", []evidence{of(controllerDir, "TestLeadershipLost")}},
 	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp", "TestSlowRenewal")}},
-	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestSuspended")}},
+	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestOrdersNotLeading", "TestSuspended")}},
 	{"the whole process group of an agent is killed", []evidence{of(agentDir, "TestDeadline", "TestProc")}},
 	{"the Lease that remediators share is taken, and honoured", []evidence{of(controllerDir, "TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")}},
 	{"nothing is fenced for a grace period after the start", []evidence{of(controllerDir, "TestSightings", "TestNoReleaseWithoutProof")}},
