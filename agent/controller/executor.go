@@ -15,6 +15,9 @@ import (
 	"github.com/evictd/evictd/agent/fence/device"
 )
 
+// errNotLeading is why nothing more is done: this process was stopped, with its machine or by a slow API server.
+var errNotLeading = errors.New("this controller may not be the leader any more")
+
 // maxResults bounds the results of a node that are kept.
 const maxResults = 64
 
@@ -237,7 +240,7 @@ func (e *executor) carryOut(o *order) (fence.OutcomeKind, string) {
 	}
 	if !e.leads() {
 		release()
-		return fence.Refused, "this controller may not be the leader any more"
+		return fence.Refused, errNotLeading.Error()
 	}
 	call := d.Off
 	if o.intent.Action == fence.On {
@@ -314,7 +317,7 @@ func (e *executor) carryOutOnObjects(ctx context.Context, o *order) (kind fence.
 		return fence.Refused, err.Error()
 	}
 	if !e.leads() {
-		return fence.Refused, "this controller may not be the leader any more"
+		return fence.Refused, errNotLeading.Error()
 	}
 	kind = fence.Unknown
 	err := recovered(func() (err error) {

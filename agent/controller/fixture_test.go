@@ -199,7 +199,7 @@ func testReconciler(t *testing.T, d device.Device, functions interceptor.Funcs, 
 
 // remediatorObjectsOf returns the objects of a cluster that has these kinds of remediators.
 func remediatorObjectsOf(api client.Reader, kinds ...remediatorKind) *remediatorObjects {
-	return &remediatorObjects{newLiveReader(api, "evictd"), func(context.Context) ([]remediatorKind, error) { return kinds, nil }}
+	return &remediatorObjects{newLiveReader(api, "evictd"), func(context.Context, bool) ([]remediatorKind, error) { return kinds, nil }}
 }
 
 // refusePatch answers as the API server does if the test of resourceVersion in a JSON Patch fails.

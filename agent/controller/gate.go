@@ -67,8 +67,10 @@ func (p *pass) gate(ctx context.Context, state *fence.State, in *fence.Inputs) f
 		}
 	}
 	gate := p.storm(ctx, policy)
-	// A gate that a person's word opens is not closed for the Lease either, and a release goes on while it is closed.
-	opens := gate.Open || state.Phase == fence.Releasing || gate.Overridable && confirms(p.node, state)
+	// A gate that a person's word opens is not closed for the Lease either. While it is closed a release goes on, and the
+	// machine is switched on after it.
+	opens := gate.Open || state.Phase == fence.Releasing || state.Phase == fence.Released ||
+		gate.Overridable && confirms(p.node, state)
 	if p.node == nil || !opens && !p.remediators.holds(p.name) {
 		return gate
 	}

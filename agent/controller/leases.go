@@ -26,6 +26,11 @@ type leases struct {
 	mu     sync.Mutex
 	seen   map[string]sighting // by node
 	listed time.Time           // when the last list was asked for
+	// elapsed is the time that has passed, by a clock that is not set; nil if that of the other times is not either.
+	elapsed func() time.Duration
+	// read is when a Lease or a list was read last, and readAfter is the same by elapsed.
+	read      time.Time
+	readAfter time.Duration
 	// adverts are what the nodes say of their watchdogs. majority is since when more than half of all nodes keep their
 	// Leases fresh, as of the time counted.
 	adverts           map[string]advertSighting
@@ -66,6 +71,22 @@ type sighting struct {
 // machine or by its hypervisor. Lists that are late make a difference, too.
 const clockLoss = 15 * time.Second
 
+// clockStep is by how much the clock is set at least so that what was seen before counts no more.
+const clockStep = 5 * time.Second
+
+// checkClock forgets what was seen before the clock was set: set back, no Lease would be unchanged for a grace period
+// before it has passed those times again; set forward, each would be at once. l.mu is locked.
+func (l *leases) checkClock(now time.Time) {
+	if l.elapsed == nil {
+		return
+	}
+	now, after := now.Round(0), l.elapsed()
+	if !l.read.IsZero() && (now.Sub(l.read)-(after-l.readAfter)).Abs() > clockStep {
+		l.forget()
+	}
+	l.read, l.readAfter = now, after
+}
+
 // renew returns the sighting of another renewTime.
 func (s sighting) renew(r renewal, now time.Time) sighting {
 	next := sighting{renewal: r, since: now, moved: true, jumped: s.jumped}
@@ -80,6 +101,7 @@ func (s sighting) renew(r renewal, now time.Time) sighting {
 func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.checkClock(now)
 	s, ok := l.seen[node]
 	switch {
 	case !ok:
@@ -101,6 +123,7 @@ func (l *leases) observe(node string, r renewal, now time.Time) time.Time {
 func (l *leases) list(all map[string]renewal, asked, answered time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.checkClock(answered)
 	seen := make(map[string]sighting, len(all))
 	for node, r := range all {
 		s, ok := l.seen[node]
@@ -151,6 +174,10 @@ func (l *leases) unchanged(node string, d time.Duration) bool {
 func (l *leases) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget()
+}
+
+func (l *leases) forget() {
 	clear(l.seen)
 	clear(l.adverts)
 	l.majority, l.tallies = time.Time{}, nil

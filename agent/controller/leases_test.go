@@ -100,6 +100,41 @@ func testLister(r *reconciler) (l *leaseLister, notified map[string]int) {
 	}, notified
 }
 
+// After the clock was set, each Lease counts as seen for the first time: set back, none would be unchanged for a grace period
+// for as long, and set forward each would be at once.
+func TestClockSet(t *testing.T) {
+	for _, tt := range []struct {
+		set    time.Duration
+		forget bool
+	}{{0, false}, {time.Second, false}, {-time.Second, false}, {time.Hour, true}, {-time.Hour, true}} {
+		for _, list := range []bool{false, true} {
+			start := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+			elapsed := time.Minute
+			l := &leases{elapsed: func() time.Duration { return elapsed }}
+			see := func(now time.Time) time.Time {
+				elapsed += 10 * time.Second
+				if r := (renewal{renewed: start, version: 5}); !list {
+					return l.observe("n1", r, now)
+				} else {
+					l.list(map[string]renewal{"n1": r}, now, now)
+				}
+				return l.lease("n1", now).UnchangedSince
+			}
+			see(start)
+			set := start.Add(10*time.Second + tt.set)
+			want := start
+			if tt.forget {
+				want = set
+			}
+			for i := range 3 {
+				if got := see(set.Add(time.Duration(i) * 10 * time.Second)); !got.Equal(want) {
+					t.Errorf("set by %v, list %t: unchanged since %v; want %v", tt.set, list, got, want)
+				}
+			}
+		}
+	}
+}
+
 // The list is served from the API server's cache, and is of one namespace.
 func TestLeaseRequest(t *testing.T) {
 	r, _ := testReconciler(t, nil, interceptor.Funcs{

@@ -111,6 +111,10 @@ func (r *reconciler) cleanPods(ctx context.Context, o *order) error {
 func (r *reconciler) deletePods(ctx context.Context, node string, pods []fence.Pod) error {
 	var errs []error
 	for i := range pods {
+		if !r.executor.leads() {
+			errs = append(errs, errNotLeading)
+			break
+		}
 		pod := &pods[i]
 		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 		uid := types.UID(pod.UID)
@@ -131,6 +135,10 @@ func (r *reconciler) deletePods(ctx context.Context, node string, pods []fence.P
 func (p *pass) deleteAttachments(ctx context.Context, attachments []fence.Attachment) error {
 	var errs []error
 	for i := range attachments {
+		if !p.executor.leads() {
+			errs = append(errs, errNotLeading)
+			break
+		}
 		a := &attachments[i]
 		uid := types.UID(a.UID)
 		err := p.writer.Delete(ctx, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: a.Name}},

@@ -182,6 +182,10 @@ func (p *pass) carryOut(
 	if p.node == nil || state.DryRun {
 		return nil
 	}
+	// Another controller may have decided otherwise since the state was saved, and left the Node as it was read here.
+	if !p.executor.leads() {
+		return errNotLeading
+	}
 	want := orders.Taints
 	if string(p.node.UID) != state.Target.UID {
 		want = fence.Taints{}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -216,6 +217,56 @@ func TestOrdersWithoutProof(t *testing.T) {
 		err := api.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "db-0"}, &corev1.Pod{})
 		if got := apierrors.IsNotFound(err); got != tt.release {
 			t.Errorf("%s: pod deleted: %t; want %t", name, got, tt.release)
+		}
+	}
+}
+
+// A controller that may not be the leader any more releases nothing, also in the middle of a release: another one may have
+// read since that the machine is on, and has changed nothing of the Node.
+func TestOrdersNotLeading(t *testing.T) {
+	orders := fence.Orders{
+		Taints: fence.Taints{Quarantine: true, OutOfService: true},
+		Delete: []fence.Pod{{UID: "uid-of-db-0", Namespace: "default", Name: "db-0"}, {UID: "uid-of-db-1", Namespace: "default", Name: "db-1"}},
+	}
+	storage := orders
+	storage.Taints.OutOfService = false
+	storage.Detach = []fence.Attachment{{UID: "uid-of-v1", Name: "v1"}, {UID: "uid-of-v2", Name: "v2"}}
+	released := func(s *fence.State) { s.Phase, s.Proof = fence.Releasing, &fence.Proof{How: fence.ByReadings} }
+	cutOff := func(s *fence.State) {
+		s.Step, s.Status, s.Storage = fence.Isolation, fence.Done, &fence.StorageFence{Proven: metav1.NowMicro(), Released: metav1.NowMicro()}
+	}
+	for name, tt := range map[string]struct {
+		leads             int // so often
+		state             func(*fence.State)
+		orders            fence.Orders
+		pods, attachments int // that are left
+	}{
+		"not":                        {0, released, orders, 2, 2},
+		"until the first pod":        {1, released, orders, 2, 2},
+		"until the second pod":       {2, released, orders, 1, 2},
+		"until the last pod":         {3, released, orders, 0, 2},
+		"storage, not":               {0, cutOff, storage, 2, 2},
+		"storage, until the second":  {4, cutOff, storage, 0, 1},
+		"storage, until all is done": {5, cutOff, storage, 0, 0},
+	} {
+		r, api := testReconciler(t, nil, interceptor.Funcs{}, deadNode(), pod("db-0", "StatefulSet", nil), pod("db-1", "StatefulSet", nil),
+			attachment("v1", "n1", "pv1"), attachment("v2", "n1", "pv2"))
+		asked := 0
+		r.executor.leads = func() bool { asked++; return asked <= tt.leads }
+		nf := runningFence(tt.state)
+		state := stateOf(nf)
+		p := &pass{reconciler: r, name: "n1", node: getNode(t, api)}
+		err := p.carryOut(t.Context(), nf, &state, &tt.orders, time.Time{})
+		if done := tt.pods+tt.attachments == 0 || tt.attachments == 2 && tt.pods == 0; errors.Is(err, errNotLeading) == done {
+			t.Errorf("%s: carryOut = %v", name, err)
+		}
+		if got, want := marked(getNode(t, api)), tt.leads > 0; got != want {
+			t.Errorf("%s: taints set: %t; want %t", name, got, want)
+		}
+		pods, attachments := &corev1.PodList{}, &storagev1.VolumeAttachmentList{}
+		check(t, errors.Join(api.List(t.Context(), pods), api.List(t.Context(), attachments)))
+		if len(pods.Items) != tt.pods || len(attachments.Items) != tt.attachments {
+			t.Errorf("%s: %d pods and %d attachments left; want %d and %d", name, len(pods.Items), len(attachments.Items), tt.pods, tt.attachments)
 		}
 	}
 }

@@ -128,12 +128,12 @@ func newKindDiscovery(config *rest.Config) (*kindDiscovery, error) {
 	return &kindDiscovery{client: client}, nil
 }
 
-// installed returns the kinds that the API server has, or had within discoveryInterval.
-func (d *kindDiscovery) installed(ctx context.Context) ([]remediatorKind, error) {
+// installed returns the kinds that the API server has, or if fresh is false had within discoveryInterval.
+func (d *kindDiscovery) installed(ctx context.Context, fresh bool) ([]remediatorKind, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	if !d.asked.IsZero() && now.Sub(d.asked) < discoveryInterval {
+	if !fresh && !d.asked.IsZero() && now.Sub(d.asked) < discoveryInterval {
 		return d.kinds, nil
 	}
 	kinds, err := installedKinds(ctx, d.client)

@@ -122,7 +122,7 @@ func TestKindDiscovery(t *testing.T) {
 		count := func(want, requests int) {
 			t.Helper()
 			s.asked = nil
-			kinds, err := d.installed(t.Context())
+			kinds, err := d.installed(t.Context(), false)
 			if err != nil || len(kinds) != want || len(s.asked) != requests {
 				t.Errorf("%d kinds, %v after the requests %q; want %d after %d", len(kinds), err, s.asked, want, requests)
 			}
@@ -136,10 +136,15 @@ func TestKindDiscovery(t *testing.T) {
 		time.Sleep(discoveryInterval)
 		s.order = s.order[:1]
 		s.fails = map[string]int{"/apis": http.StatusServiceUnavailable}
-		if kinds, err := d.installed(t.Context()); err == nil {
+		if kinds, err := d.installed(t.Context(), false); err == nil {
 			t.Errorf("kinds %v although the API server fails; want an error", kinds)
 		}
 		s.fails = nil
 		count(0, 1)
+		s.order = append(s.order, far)
+		if kinds, err := d.installed(t.Context(), true); err != nil || len(kinds) != 1 {
+			t.Errorf("%d kinds, %v of the API server; want one that was just created", len(kinds), err)
+		}
+		count(1, 0)
 	})
 }

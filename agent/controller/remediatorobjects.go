@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,9 +26,12 @@ const (
 // remediatorObjects are the objects by which other remediators work on nodes. They are in any namespace, or in none.
 type remediatorObjects struct {
 	live liveReader
-	// installed returns the kinds that the API server has.
-	installed func(context.Context) ([]remediatorKind, error)
+	// installed returns the kinds that the API server has. If fresh is false, it may have asked some time ago.
+	installed func(ctx context.Context, fresh bool) ([]remediatorKind, error)
 }
+
+// errNotServed says that the API server does not have a kind any more, or not in the version that it had.
+var errNotServed = errors.New("the kind was removed, or has other versions")
 
 // objectError says that a remediator has an object for the node.
 type objectError struct {
@@ -54,7 +58,18 @@ func (e *objectError) Error() string {
 func (r *remediatorObjects) check(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	kinds, err := r.installed(ctx)
+	err := r.checkKinds(ctx, node, false)
+	if errors.Is(err, errNotServed) {
+		// An object that exists is listed in a version that is served now.
+		err = r.checkKinds(ctx, node, true)
+	}
+	return err
+}
+
+// checkKinds is check with the kinds that are known, or those that the API server is asked for now if fresh is true. Its
+// error is errNotServed if one of them is not known any more.
+func (r *remediatorObjects) checkKinds(ctx context.Context, node string, fresh bool) error {
+	kinds, err := r.installed(ctx, fresh)
 	if err != nil {
 		return err
 	}
@@ -155,8 +170,10 @@ func (l liveReader) remediatorObjects(ctx context.Context, k *remediatorKind, f 
 		}
 	})
 	switch {
-	case err == nil, apierrors.IsNotFound(err): // the kind was removed
+	case err == nil:
 		return nil
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		err = fmt.Errorf("%w: %w", errNotServed, err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("list %s.%s: %w: apply %s", k.resource, k.group, err, k.manifest)
 	}

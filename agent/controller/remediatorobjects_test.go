@@ -147,7 +147,7 @@ func TestRemediatorObjects(t *testing.T) {
 	}
 }
 
-// Each known kind can hold, and one that was removed since it was asked for does not.
+// Each known kind can hold.
 func TestRemediatorKinds(t *testing.T) {
 	for _, k := range remediatorKinds {
 		k.version = "v1"
@@ -156,9 +156,45 @@ func TestRemediatorKinds(t *testing.T) {
 		if _, holds := errors.AsType[*objectError](remediatorObjectsOf(api, k).check(t.Context(), "n1")); !holds {
 			t.Errorf("%s.%s: does not hold", k.resource, k.group)
 		}
-		_, gone := testReconciler(t, nil, failingLists(apierrors.NewNotFound(corev1.Resource(k.resource), "")))
-		if err := remediatorObjectsOf(gone, k).check(t.Context(), "n1"); err != nil {
-			t.Errorf("%s.%s: check = %v after the kind was removed", k.resource, k.group, err)
+	}
+}
+
+// A kind that is not served any more in the version that was known is asked for again: its objects hold in another
+// version, and only one that was removed has none.
+func TestRemediatorKindNotServed(t *testing.T) {
+	old := fenceAgentsKind(t)
+	served := old
+	served.version = "v1"
+	notFound, noMatch, down := apierrors.NewNotFound(corev1.Resource(old.resource), ""), &meta.NoKindMatchError{}, unavailable()
+	for name, tt := range map[string]struct {
+		fails error
+		now   []remediatorKind // that the API server has
+		err   error            // that it fails with when it is asked for them
+		holds bool
+		want  error
+	}{
+		"other version":             {fails: notFound, now: []remediatorKind{served}, holds: true},
+		"other version, not mapped": {fails: noMatch, now: []remediatorKind{served}, holds: true},
+		"removed":                   {fails: notFound},
+		"not served, and not known": {fails: notFound, now: []remediatorKind{old}, want: errNotServed},
+		"not served, asked in vain": {fails: notFound, err: down, want: down},
+	} {
+		_, api := testReconciler(t, nil, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if o, ok := list.(*unstructured.UnstructuredList); ok && o.GroupVersionKind().Version == old.version {
+				return tt.fails
+			}
+			return c.List(ctx, list, options...)
+		}}, served.object("n1"))
+		objects := remediatorObjectsOf(api)
+		objects.installed = func(_ context.Context, fresh bool) ([]remediatorKind, error) {
+			if fresh {
+				return tt.now, tt.err
+			}
+			return []remediatorKind{old}, nil
+		}
+		err := objects.check(t.Context(), "n1")
+		if _, holds := errors.AsType[*objectError](err); holds != tt.holds || !holds && !errors.Is(err, tt.want) {
+			t.Errorf("%s: check = %v; want %v, held %t", name, err, tt.want, tt.holds)
 		}
 	}
 }
@@ -177,11 +213,11 @@ func failingLists(err error, kinds ...string) interceptor.Funcs {
 // object of another kind that is known still holds.
 func TestRemediatorObjectsUnreadable(t *testing.T) {
 	far, machine := fenceAgentsKind(t), knownKind(t, "cluster.x-k8s.io", kindMachine)
-	down := func(context.Context) ([]remediatorKind, error) { return nil, unavailable() }
+	down := func(context.Context, bool) ([]remediatorKind, error) { return nil, unavailable() }
 	for name, tt := range map[string]struct {
 		lists     interceptor.Funcs
 		objects   []client.Object
-		installed func(context.Context) ([]remediatorKind, error)
+		installed func(context.Context, bool) ([]remediatorKind, error)
 		reason    string
 		message   string
 	}{
@@ -310,7 +346,7 @@ func TestObjectStopsAct(t *testing.T) {
 	r.objects = remediatorObjectsOf(api, far)
 	config, _ := r.config.current()
 	config.Policy.Percentage = 0 // the storm policy does not open the gate
-	for phase, want := range map[fence.Phase]string{fence.Releasing: reasonObject, fence.Proving: fence.ReasonTooManyUnhealthy} {
+	for phase, want := range map[fence.Phase]string{fence.Releasing: reasonObject, fence.Released: reasonObject, fence.Proving: fence.ReasonTooManyUnhealthy} {
 		p := &pass{reconciler: r, name: "n1", config: &config, node: deadNode()}
 		g := p.gate(t.Context(), &fence.State{Node: "n1", Detail: fence.Detail{Phase: phase}}, &fence.Inputs{})
 		if g.Reason != want || g.Withheld != (want == reasonObject) {

@@ -219,9 +219,12 @@ func register(ctx context.Context, m manager.Manager, o *Options, identity strin
 	if err != nil {
 		return nil, err
 	}
+	started := time.Now()
 	r := &reconciler{
 		cached: m.GetCache(), writer: m.GetClient(), config: settings, executor: devices, recorder: events, log: o.Log,
-		observer:    &observer{live: live, leases: &leases{}, failed: &unreadable{log: o.Log}},
+		observer: &observer{
+			live: live, failed: &unreadable{log: o.Log}, leases: &leases{elapsed: func() time.Duration { return time.Since(started) }},
+		},
 		remediators: &remediatorLeases{live: live, writer: m.GetClient(), log: o.Log},
 		objects:     &remediatorObjects{live: live, installed: kinds.installed},
 		identity:    identity, ownNode: o.NodeName,

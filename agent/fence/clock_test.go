@@ -1,8 +1,13 @@
 package fence
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestNewLeaderClock: a new leader waits for the act of another one for its whole time, from when it saw it first. Its
@@ -49,6 +54,94 @@ func TestNewLeaderClock(t *testing.T) {
 		}
 		if over != tt.want || writes > 2 {
 			t.Errorf("%s: the wait was over after %v with %d writes of its start; want %v and at most 2", tt.name, over, writes, tt.want)
+		}
+	}
+}
+
+// ahead moves each time of a fence's state forward, as if the clock had been set back since. Those of Leases are of other
+// clocks.
+func ahead(v reflect.Value, by time.Duration) {
+	switch x := v.Addr().Interface().(type) {
+	case *metav1.MicroTime:
+		if !x.IsZero() {
+			x.Time = x.Add(by)
+		}
+		return
+	case *metav1.Time:
+		x.Time = x.Add(by)
+		return
+	case *metav1.Duration, *Target:
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			ahead(v.Elem(), by)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			ahead(v.Index(i), by)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).Name != "LeaseRenewed" {
+				ahead(v.Field(i), by)
+			}
+		}
+	}
+}
+
+// setBack sets the clock back.
+func (s *simulation) setBack(by time.Duration) {
+	s.state = s.state.clone()
+	s.state.Acts, s.state.History = slices.Clone(s.state.Acts), slices.Clone(s.state.History)
+	if s.state.Proof != nil {
+		p := *s.state.Proof
+		p.Readings = slices.Clone(p.Readings)
+		s.state.Proof = &p
+	}
+	ahead(reflect.ValueOf(&s.state.Detail).Elem(), by)
+}
+
+// TestClockSetBack: a clock that is set back by a year at any time of a fence has it wait no longer than for an act, and one
+// that a person confirms neither.
+func TestClockSetBack(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	isolated := powerPlan(level(true, "bmc"))
+	isolated.Isolation = []Level{noIdentity(level(false, "switch"))}
+	for name, setup := range map[string]func(*simulation){
+		"fenced":   func(*simulation) {},
+		"isolated": func(s *simulation) { s.plan = isolated },
+		"ignored once": func(s *simulation) {
+			s.devices["bmc"].ignores = true
+			s.script[70*time.Second] = func(s *simulation) { s.devices["bmc"].ignores = false }
+		},
+		"confirmed": func(s *simulation) {
+			s.devices["bmc"].silent = time.Millisecond
+			s.script[45*time.Second] = func(s *simulation) { s.node.ConfirmOff = fenceUID }
+			s.script[10*time.Minute] = func(s *simulation) { s.boot("b2") }
+		},
+		"held": func(s *simulation) {
+			s.gate = storm
+			s.script[time.Minute] = func(s *simulation) { s.gate = Gate{Open: true} }
+		},
+	} {
+		for at := 50 * time.Millisecond; at < 10*time.Minute; at += 1700 * time.Millisecond {
+			s := newSimulation(t, powerPlan(level(true, "bmc")))
+			s.devices["switch"], s.noJSON, s.until = bmc(), true, 20*time.Minute
+			setup(s)
+			script := s.script[at]
+			s.script[at] = func(s *simulation) {
+				s.setBack(year)
+				if script != nil {
+					script(s)
+				}
+			}
+			log := strings.Join(s.run(), "\n")
+			if s.state.Result != Recovered || !strings.Contains(log, ": Released ") {
+				t.Errorf("%s, set back after %v: %s %s %s\n%s", name, at, s.state.Step, s.state.Status, s.state.Phase, log)
+				break
+			}
 		}
 	}
 }

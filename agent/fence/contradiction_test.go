@@ -67,6 +67,48 @@ func TestNoReadingBeforeLastAct(t *testing.T) {
 	}
 }
 
+// While the clock says that nothing which is read off counts, the devices are read on in a release: one that is on ends it.
+// In the other phases nothing is read. Neither has one reading follow another at once.
+func TestReadingsAfterClockStep(t *testing.T) {
+	now, ahead := begin.Add(2*time.Minute), micro(begin.Add(10*time.Minute))
+	for name, change := range map[string]func(*State, *Inputs){
+		"last act": func(s *State, _ *Inputs) { s.LastAct = ahead },
+		"last on":  func(s *State, _ *Inputs) { s.LastOn = ahead },
+		"Lease":    func(_ *State, in *Inputs) { in.Lease.UnchangedSince = ahead.Time },
+		"proof":    func(s *State, _ *Inputs) { s.Proof.At = ahead },
+		"nothing":  func(*State, *Inputs) {},
+	} {
+		for _, phase := range []Phase{Proving, OffProven, Releasing} {
+			s, in := releasing(now)
+			s.Phase, s.Since, s.LastAct = phase, micro(now), micro(begin.Add(-time.Minute))
+			change(&s, &in)
+			reads, off := 0, s
+			for at := now; at.Before(now.Add(30 * time.Second)); at = at.Add(20 * time.Millisecond) {
+				var o Orders
+				off, o = Step(off, in, at)
+				in.Readings = nil
+				for _, d := range o.Read {
+					reads++
+					in.Readings = append(in.Readings, Reading{Device: d, Power: PowerOff, UUID: uuid, Started: micro(at), Ended: micro(at)})
+				}
+				if len(o.Read) == 0 && o.Wake.After(at.Add(20*time.Millisecond)) {
+					at = o.Wake.Add(-20 * time.Millisecond) // nothing else has it look again
+				}
+			}
+			if phase == Releasing && reads < 6 || reads > 8 {
+				t.Errorf("%s, %s: %d readings in 30 s; want one each 5 s", name, phase, reads)
+			}
+			if phase != Releasing {
+				continue
+			}
+			in.Readings = []Reading{{Device: "bmc", Power: PowerOn, UUID: uuid, Started: micro(now), Ended: micro(now)}}
+			if s, o := Step(s, in, now); s.Proof != nil || o.Taints.OutOfService {
+				t.Errorf("%s: released although the device is on", name)
+			}
+		}
+	}
+}
+
 // The release waits for a reading of each device of the node, for ProofTimeout at most: one that is slow may say on.
 func TestSlowDeviceOfTheNode(t *testing.T) {
 	at := func(d time.Duration) time.Time { return begin.Add(20*time.Second + d) }

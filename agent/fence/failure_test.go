@@ -47,3 +47,26 @@ func TestFailureTimelines(t *testing.T) {
 		})
 	}
 }
+
+// A reading that fails at once is repeated after ProofInterval, not in the step that follows because its result was saved.
+func TestReadingThatFailsAtOnce(t *testing.T) {
+	for _, power := range []Power{PowerUnknown, PowerOn} {
+		s := newSimulation(t, powerPlan(level(true, "bmc")))
+		state, _ := Open(s.node, s.lease, s.plan, false, begin)
+		state.UID = fenceUID
+		in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Executor: "c0"}
+		reads, limit := 0, int(s.plan.PowerManagement[0].Methods[0].Deadline.Duration/s.plan.Timings.ProofInterval.Duration)+1
+		for now := begin; len(state.Acts) == 0 && now.Before(begin.Add(2*time.Minute)); now = now.Add(20 * time.Millisecond) {
+			var o Orders
+			state, o = Step(state, in, now)
+			in.Readings = nil
+			for _, d := range o.Read {
+				reads++
+				in.Readings = append(in.Readings, Reading{Device: d, Power: power, Error: "refused", Started: micro(now), Ended: micro(now.Add(time.Millisecond))})
+			}
+		}
+		if len(state.Acts) != 1 || state.Acts[0].Outcome.Kind != Refused || reads < 2 || reads > limit {
+			t.Errorf("%s: %d readings before the acts %+v; want at most %d before one that is refused", power, reads, state.Acts, limit)
+		}
+	}
+}

@@ -49,6 +49,13 @@ func (r *run) gateOpen() bool {
 // withheld reports whether a person, another remediator or the place of the controller forbids all acts now.
 func (r *run) withheld() bool { return r.in.Gate.Withheld && !r.in.Gate.Open }
 
+// unknown reports whether the controller can't tell whether acts are allowed, as it can't list what would forbid them. Only
+// the storm policy closes a gate that can be overridden, and that says nothing against a machine that was released.
+func (r *run) unknown() bool {
+	g := r.in.Gate
+	return !g.Open && !g.Withheld && !g.Overridable
+}
+
 // endHold ends a condition with which the fence waited before it acts. That time does not count in the time for all
 // attempts.
 func (r *run) endHold(condition string) {

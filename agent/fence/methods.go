@@ -93,7 +93,7 @@ func (r *run) next(index int, m Method) progress {
 	}
 	if r.s.Phase == Released && m.Action == On {
 		// It would be refused, and is not repeated without end.
-		if r.withheld() {
+		if r.withheld() || r.unknown() {
 			r.gateOpen() // reports it
 			return waiting
 		}
@@ -112,18 +112,8 @@ func (r *run) next(index int, m Method) progress {
 		}
 		return waiting
 	case !known:
-		since := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
 		last := lastOf(r.in.Readings, m.Device)
-		if last != nil && r.now.Before(since) {
-			// A reading that fails at once is not repeated without a pause.
-			if due := last.Started.Add(r.timings().ProofInterval.Duration); r.now.Before(due) {
-				r.wake(due)
-				return waiting
-			}
-		}
-		if last == nil || r.now.Before(since) {
-			r.orders.Read = append(r.orders.Read, m.Device)
-			r.wake(r.now.Add(r.timings().ProofInterval.Duration))
+		if r.asks(m, last) {
 			return waiting
 		}
 		r.skip(index, m, withoutUUID(last)+"; nothing was sent")
@@ -134,6 +124,29 @@ func (r *run) next(index int, m Method) progress {
 		r.nextLevel(ReasonActNotSent, fmt.Sprintf("level %d cannot act on the node's machine", r.s.Level+1))
 	}
 	return moved
+}
+
+// asks orders the reading that tells whether a device belongs to the node, and reports whether it is waited for: until one
+// without an answer has come after the deadline of the method. last is the newest reading of this step, nil if there is none.
+func (r *run) asks(m Method, last *Reading) bool {
+	over := latest(r.s.Since.Time, r.s.LastAct.Time).Add(deadline(m))
+	if last != nil && !r.now.Before(over) {
+		return false
+	}
+	// A reading that fails at once is not repeated without a pause, nor in the step after the one that took it.
+	tried := last
+	if saved := r.s.last(m.Device); tried == nil && saved != nil && saved.nameless() {
+		tried = saved
+	}
+	if tried != nil {
+		if due := tried.Started.Add(r.timings().ProofInterval.Duration); r.now.Before(due) {
+			r.wake(due)
+			return true
+		}
+	}
+	r.orders.Read = append(r.orders.Read, m.Device)
+	r.wake(r.now.Add(r.timings().ProofInterval.Duration))
+	return true
 }
 
 // withoutUUID says that a reading has no UUID, and why.
@@ -290,7 +303,7 @@ func (r *run) fail(reason, message string) {
 	if s.Step == Isolation {
 		r.isolationEnded()
 	}
-	next := r.now.Add(t.Backoff.Duration << min(s.Retries, 16))
+	next := r.now.Add(t.backoff(s.Retries))
 	if s.Resumed || s.Retries >= t.Retries || next.After(s.Deadline.Time) {
 		r.exhausted(reason, message)
 		return

@@ -11,7 +11,8 @@ import (
 // readings are those of a level whose devices have no UUID, such as plugs of a PDU; a device that compares the UUID
 // reads the power of the machine itself, and needs no outlet. Device is the BMC, empty if none answers. It is certain
 // after Settle (60 s): until then the capacitors of the power supplies feed the BMC, which takes 5 to 10 W of the some
-// 30 J to 150 J that they hold, and an answer tells nothing yet.
+// 30 J to 150 J that they hold, and an answer tells nothing yet. Nor does one to a reading that began before the outlets
+// were read off: but a BMC that takes longer to answer than a PDU must be read again, and be silent, before the release.
 //
 // Of the answers, on contradicts every proof at once, without this rule. Off with the UUID of the node is no
 // contradiction: the machine is off by two independent devices, whoever feeds the BMC. That a BMC which has just started
@@ -36,7 +37,7 @@ func (r *run) outletsOff(readings []Reading) (device string, certain bool) {
 	}
 	for _, d := range s.powerDevices() {
 		last := s.last(d)
-		if last == nil || !last.Answered || !last.Started.After(off) || !s.checked(d) || s.separatePower(d) {
+		if last == nil || !last.Answered || !s.checked(d) || s.separatePower(d) {
 			continue
 		}
 		device = d

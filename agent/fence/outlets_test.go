@@ -18,6 +18,13 @@ func TestBMCAnswersWithoutOutlets(t *testing.T) {
 		{"the BMC loses its power with the machine", func(s *simulation) { s.devices["bmc"].silent = time.Millisecond }, true, true},
 		{"capacitors feed it for a while", func(s *simulation) { s.devices["bmc"].silent = 20 * time.Second }, true, true},
 		{"it goes on", func(*simulation) {}, false, false},
+		{"it goes on, slower than the outlets", func(s *simulation) { s.devices["bmc"].read = time.Second }, false, false},
+		{"it goes on, slower than two readings of the outlets", func(s *simulation) { s.devices["bmc"].read = 8 * time.Second }, true, false},
+		{"it goes on, very slow", func(s *simulation) { s.devices["bmc"].read = 25 * time.Second }, true, false},
+		{"capacitors feed it, and it is slower than the outlets", func(s *simulation) {
+			d := s.devices["bmc"]
+			d.read, d.silent = time.Second, 33*time.Second
+		}, true, true},
 		{"it has power of its own", func(s *simulation) {
 			for i := range s.plan.PowerManagement[0].Methods {
 				s.plan.PowerManagement[0].Methods[i].SeparatePower = true

@@ -1,6 +1,10 @@
 package fence
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Plan is how a node is fenced: the validated configuration, without secrets.
 //
@@ -173,3 +177,6 @@ type Timings struct {
 	// Retries bounds the repetitions.
 	Retries int32 `json:"retries"`
 }
+
+// backoff returns the time before a repetition after so many before it.
+func (t Timings) backoff(retries int32) time.Duration { return t.Backoff.Duration << min(retries, 16) }

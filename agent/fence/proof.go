@@ -127,7 +127,11 @@ func (r *run) verify() bool {
 	}
 	if s.Proof.How == ByReadings {
 		if !r.now.Before(over) {
-			r.fail(ReasonNotProven, "the readings of the proof could not be confirmed ("+s.powers()+")")
+			why := ""
+			if bmc != "" {
+				why = "; " + answersUnpowered(bmc)
+			}
+			r.fail(ReasonNotProven, "the readings of the proof could not be confirmed ("+s.powers()+")"+why)
 			return true
 		}
 		r.wake(over)

@@ -194,23 +194,33 @@ func (s *State) away(device string) bool {
 }
 
 // read orders a reading of each power device that has none after the time, and of each whose last one is as old as the
-// interval. It orders none that [run.takeReading] would drop: until the clock, which may have been set back, has passed
-// the last act and the last reading on, each reading would be followed by another one at once.
+// interval.
 func (r *run) read(devices []string, after time.Time, interval time.Duration) {
-	s := r.s
-	if counts := latest(after, s.LastAct.Time); !r.now.After(counts) || r.now.Before(s.LastOn.Time) {
-		r.wake(latest(counts, s.LastOn.Time).Add(minWake))
-		return
+	s, on := r.s, r.s.LastOn.Time
+	if l := r.in.Lease; l.Known && l.Found && !r.alive() {
+		on = latest(on, l.UnchangedSince)
 	}
-	r.readFrom(r.s.Readings, devices, after, interval)
+	switch {
+	case r.counts(latest(after, s.LastAct.Time), on):
+		r.readFrom(s.Readings, devices, after, interval)
+	case s.Phase == Releasing:
+		// On contradicts the proof whatever the clock says. Off is dropped, and not saved: the step after it is not at once.
+		r.readFrom(r.in.Readings, devices, time.Time{}, interval)
+	}
+}
+
+// counts reports whether a reading off that begins now is taken: after a time, and not before the last reading on. The clock
+// may have been set back: each reading would be dropped, and followed by another one at once.
+func (r *run) counts(after, on time.Time) bool {
+	if r.now.After(after) && !r.now.Before(on) {
+		return true
+	}
+	r.wake(latest(after, on).Add(minWake))
+	return false
 }
 
 // readFrom orders readings as read does, of devices whose last readings are in a list.
 func (r *run) readFrom(list []Reading, devices []string, after time.Time, interval time.Duration) {
-	if !r.now.After(after) {
-		r.wake(after.Add(minWake))
-		return
-	}
 	for _, d := range devices {
 		last := lastOf(list, d)
 		if last != nil && last.Started.After(after) {

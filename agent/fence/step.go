@@ -54,6 +54,7 @@ func Step(s State, in Inputs, now time.Time) (State, Orders) {
 		return s, r.finish()
 	}
 	r.proven, r.acted = s.Proof != nil, s.Acting()
+	r.setBack()
 	r.takeOutcomes()
 	r.takeReadings()
 	r.takeStorageReadings()

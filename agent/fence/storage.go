@@ -137,7 +137,9 @@ func (r *run) releaseStorage() bool {
 		r.fail(ReasonProofVoid, "device "+r.storageOn+" reads on: the node is no longer cut off from its storage, nothing more is released")
 		return true
 	}
-	r.readFrom(f.Readings, devices, s.LastAct.Time, t.ProofInterval.Duration)
+	if r.counts(s.LastAct.Time, f.On.Time) {
+		r.readFrom(f.Readings, devices, s.LastAct.Time, t.ProofInterval.Duration)
+	}
 	switch off := r.storageOff(devices); {
 	case !off && proven:
 		f.Proven = metav1.MicroTime{}

@@ -401,7 +401,7 @@ var storageTimelines = []timeline{
 		clean := Method{Name: "clean", Action: CleanPods}
 		s.plan.PowerManagement[0].Methods = slices.Insert(s.plan.PowerManagement[0].Methods, 1, clean)
 		s.plan.Isolation = nil
-		s.script[9*time.Second] = func(s *simulation) { s.gate.Open = false }
+		gateAt(s, 9*time.Second, storm)
 		s.script[40*time.Second] = func(s *simulation) { s.devices["bmc"].on = false }
 	}, `
 0s: open FenceOpened! quarantine=true
@@ -691,5 +691,32 @@ func TestNoStorageOrdersAfterIsolation(t *testing.T) {
 	after, orders := Step(s.state, in, s.now().Add(time.Millisecond))
 	if after.Step != PowerManagement || len(orders.Delete)+len(orders.Detach) > 0 {
 		t.Errorf("step %s, deleted %v, detached %v; want Power-Management and nothing", after.Step, orders.Delete, orders.Detach)
+	}
+}
+
+// While the clock, which was set back, says that no reading of a port counts, none follows another at once.
+func TestStorageReadingsAfterClockStep(t *testing.T) {
+	p := powerPlan(level(false, "bmc"))
+	p.Isolation = []Level{noIdentity(level(false, "switch"))}
+	p.Isolation[0].Methods[0].Releases = []string{san}
+	s := newSimulation(t, p)
+	for _, ahead := range []time.Duration{-time.Minute, 10 * time.Second, time.Hour} {
+		state, _ := Open(s.node, s.lease, s.plan, false, begin)
+		state.Status, state.Attempt, state.PowerAt = Done, 1, micro(begin.Add(time.Hour))
+		state.LastAct, state.Storage = micro(begin.Add(-2*time.Minute)), &StorageFence{On: micro(begin.Add(ahead))}
+		in := Inputs{Node: s.node, Lease: s.lease, Load: s.load, Gate: s.gate, Executor: "c0"}
+		reads := 0
+		for now := begin; now.Before(begin.Add(30 * time.Second)); now = now.Add(20 * time.Millisecond) {
+			var o Orders
+			state, o = Step(state, in, now)
+			in.Readings = nil
+			for _, d := range o.Read {
+				reads++
+				in.Readings = append(in.Readings, Reading{Device: d, Power: PowerOff, Started: micro(now), Ended: micro(now)})
+			}
+		}
+		if counts := ahead < 30*time.Second; counts && reads < 4 || reads > 6 || state.Storage.Proven.IsZero() == counts {
+			t.Errorf("read on in %v: %d readings in 30 s, proven %v; want one each 5 s from then on", ahead, reads, state.Storage.Proven)
+		}
 	}
 }

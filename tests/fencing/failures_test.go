@@ -67,6 +67,8 @@ var failures = []demand{
 	{"watch is stale by a minute", []evidence{of(controllerDir, "TestLateWatch", "TestFencedAfterLastRenewal")}},
 	{"clock is off", []evidence{of(stepDir, "TestReadingsFromTheFuture", "TestOnAfterClockStep", "TestReturnWithClockBehind", "TestRateClock"),
 		of(controllerDir, "TestClockOff")}},
+	{"clock is set", []evidence{of(stepDir, "TestClockSetBack", "TestReadingsAfterClockStep", "TestStorageReadingsAfterClockStep", "TestRandomFences"),
+		of(controllerDir, "TestClockSet")}},
 
 	// Fence agents.
 	{"agent is missing", []evidence{of(agentDir, "TestFind/fence_missing"), of(planDir, "TestFenceAgentProblems/not installed")}},

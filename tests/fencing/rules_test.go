@@ -58,7 +58,7 @@ var rules = []demand{
 	// Leadership.
 	{"acts end when the leadership is lost, and are waited for", []evidence{of(controllerDir, "TestLeadershipLost")}},
 	{"they end before another controller can be the leader", []evidence{of(controllerDir, "TestElectionCheck", "TestLeaseNotRenewed", "TestLeaseTaken", "TestLeaseGivenUp", "TestSlowRenewal")}},
-	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestSuspended")}},
+	{"what may have lost the leadership sends nothing, also after its machine was suspended", []evidence{of(controllerDir, "TestNotLeading", "TestOrdersNotLeading", "TestSuspended")}},
 	{"just before an act the API server says that the lease is the controller's", []evidence{of(controllerDir, "TestHolds", "TestLeader", "TestNotLeading")}},
 	{"the whole process group of an agent is killed", []evidence{of(agentDir, "TestDeadline", "TestProc")}},
 	{"the Lease that remediators share is taken, and honoured", []evidence{of(controllerDir, "TestFenceTakesLease", "TestAcquire", "TestConfirmedHonoursLease", "TestCheckAct")}},
@@ -73,7 +73,7 @@ var rules = []demand{
 	{"control-plane nodes are fenced one at a time, with a majority", []evidence{of(stepDir, "TestStorm")}},
 	{"the node of the controller is not fenced; a leader whose node is not Ready steps down", []evidence{of(controllerDir, "TestWithheld", "TestOwnNode")}},
 	{"excluded and paused nodes are not fenced, until the mark expires", []evidence{of(controllerDir, "TestWithheld", "TestPausedUntil", "TestPausedNode", "TestExcludedNode")}},
-	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestObjectStopsAct", "TestObjectsAfterGivingUp"), of(clusterDir, "TestRemediatorObject")}},
+	{"nodes that another remediator works on are not fenced", []evidence{of(controllerDir, "TestRemediatorTaint", "TestRemediatorObjects", "TestRemediatorKindNotServed", "TestObjectStopsAct", "TestObjectsAfterGivingUp"), of(clusterDir, "TestRemediatorObject")}},
 	// Identity.
 	{"the Node of the fence is the one that it was created for", []evidence{of(stepDir, "TestRandomFences"), of(controllerDir, "TestCheckAct")}},
 	{"the UUID of the device is compared before an act, and in each reading", []evidence{of(stepDir, "TestNotReleased", "TestProofClauses"), of(controllerDir, "TestOutcomes", "TestSeededFaults")}},
