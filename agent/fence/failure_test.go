@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 // TestFailureTimelines: what a machine and its BMC do by themselves in the middle of a fence. Each node recovers.
@@ -45,5 +47,17 @@ func TestFailureTimelines(t *testing.T) {
 				t.Log(log)
 			}
 		})
+	}
+}
+
+// TestGaveUpSaysWhy: the condition GaveUp of a fence that could send nothing has the error of the device.
+func TestGaveUpSaysWhy(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	s.devices["bmc"].silent = 0
+	s.until = 20 * time.Minute
+	s.run()
+	const why = "off by bmc-off: its device did not tell the UUID of its machine: no answer"
+	if c := meta.FindStatusCondition(s.state.Conditions, ConditionGaveUp); c == nil || !strings.Contains(c.Message, why) {
+		t.Errorf("GaveUp = %+v; want %q", c, why)
 	}
 }
