@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -29,6 +30,9 @@ const (
 	firstStartBackoff, longestStartBackoff = time.Second, 30 * time.Second
 	// requestTimeout bounds each request of it.
 	requestTimeout = 10 * time.Second
+	// reviewers is how many rights are asked for at the same time. One after the other, more than fifty answers of a slow
+	// API server take minutes, in which no node is fenced, and then longer than the startup probe of the Deployment waits.
+	reviewers = 10
 )
 
 // right is what the account must be allowed to do with a resource, in all namespaces if none is named.
@@ -100,7 +104,7 @@ type prerequisites struct {
 
 func newPrerequisites(config *rest.Config, o *Options) (*prerequisites, error) {
 	config = rest.CopyConfig(config)
-	config.Timeout, config.QPS = requestTimeout, -1 // one request at a time, two dozen in all
+	config.Timeout, config.QPS = requestTimeout, -1 // about fifty requests in all, few at the same time
 	types, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
@@ -231,30 +235,76 @@ func (p *prerequisites) checkRights(ctx context.Context, wanted []right, manifes
 
 // missing returns the rights that the account does not have.
 func (p *prerequisites) missing(ctx context.Context, wanted []right) ([]string, error) {
+	var reviews []*review
+	for _, r := range wanted {
+		for _, verb := range r.verbs {
+			reviews = append(reviews, &review{right: r, verb: verb})
+		}
+	}
+	if err := p.ask(ctx, reviews); err != nil {
+		return nil, fmt.Errorf("ask the API server for the account's rights: %w", err)
+	}
 	var list []string
 	for _, r := range wanted {
+		n := len(r.verbs)
 		var verbs []string
-		resource, subresource, _ := strings.Cut(r.resource, "/")
-		for _, verb := range r.verbs {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: r.namespace, Group: r.group, Resource: resource, Subresource: subresource,
-					Name: r.name, Verb: verb,
-				},
-			}}
-			answer, err := p.access.Create(ctx, review, metav1.CreateOptions{})
-			if err != nil {
-				return nil, fmt.Errorf("ask the API server for the account's rights: %w", err)
-			}
-			if !answer.Status.Allowed {
-				verbs = append(verbs, verb)
+		for _, x := range reviews[:n] {
+			if !x.allowed {
+				verbs = append(verbs, x.verb)
 			}
 		}
+		reviews = reviews[n:]
 		if len(verbs) > 0 {
 			list = append(list, r.String()+" "+strings.Join(verbs, "/"))
 		}
 	}
 	return list, nil
+}
+
+// review is whether the account may do one verb of a right.
+type review struct {
+	right
+	verb    string
+	allowed bool
+}
+
+// ask asks for reviews, some at the same time, until one fails.
+func (p *prerequisites) ask(ctx context.Context, reviews []*review) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan *review)
+	var asking sync.WaitGroup
+	for range reviewers {
+		asking.Go(func() {
+			for r := range next {
+				if err := r.ask(ctx, p.access); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for _, r := range reviews {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- r
+	}
+	close(next)
+	asking.Wait()
+	return context.Cause(ctx)
+}
+
+func (r *review) ask(ctx context.Context, access authorization.SelfSubjectAccessReviewInterface) error {
+	resource, subresource, _ := strings.Cut(r.resource, "/")
+	answer, err := access.Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: r.namespace, Group: r.group, Resource: resource, Subresource: subresource, Name: r.name, Verb: r.verb,
+		},
+	}}, metav1.CreateOptions{})
+	if err == nil {
+		r.allowed = answer.Status.Allowed
+	}
+	return err
 }
 
 func (r right) String() string {

@@ -8,7 +8,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -22,9 +25,10 @@ import (
 
 // startServer is an API server as far as prerequisites ask it.
 type startServer struct {
-	down, unauthorized, noType, noNamespace, exists, remediators bool
+	down, unauthorized, noType, noNamespace, exists, remediators, noReviews bool
 	// missing is a right: resource, name and verb.
 	missing string
+	mu      sync.Mutex
 	asked   []string
 	// certificate is whether the controller makes one.
 	certificate bool
@@ -63,6 +67,8 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
 	case r.URL.Path == "/apis/ha.k8s.io/v1":
 		answer(http.StatusOK, metav1.APIResourceList{GroupVersion: "ha.k8s.io/v1"})
+	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" && s.noReviews:
+		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
 	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
 		var review authorizationv1.SelfSubjectAccessReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -70,7 +76,9 @@ func (s *startServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		a := review.Spec.ResourceAttributes
+		s.mu.Lock()
 		s.asked = append(s.asked, fmt.Sprint(a.Namespace, " ", a.Group, " ", strings.TrimSuffix(a.Resource+"/"+a.Subresource, "/"), " ", a.Name, " ", a.Verb))
+		s.mu.Unlock()
 		review.Status.Allowed = strings.TrimSpace(a.Resource+" "+a.Verb) != s.missing
 		answer(http.StatusCreated, review)
 	case r.URL.Path == "/apis/coordination.k8s.io/v1/namespaces/evictd/leases" && r.URL.Query().Get("dryRun") == "All":
@@ -156,6 +164,64 @@ func TestPrerequisites(t *testing.T) {
 	// The Lease of leader election is not needed without it.
 	if err := (&startServer{noNamespace: true}).check(t, false, affinity.Enforce); err != nil {
 		t.Errorf("without leader election: check() = %v", err)
+	}
+}
+
+// lateServer answers each request after a time, without a network: synctest counts the time.
+type lateServer struct {
+	server *startServer
+	by     time.Duration
+}
+
+func (l lateServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(l.by):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	w := httptest.NewRecorder()
+	l.server.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// TestPrerequisitesSlowServer: with an API server that takes seconds for each answer a controller starts long before the
+// startup probe of its Deployment has failed, and it says so soon if rights can't be asked for.
+func TestPrerequisitesSlowServer(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		server *startServer
+		by     time.Duration
+		within time.Duration
+		want   string // of the error; none: no error
+	}{
+		{"2s", &startServer{}, 2 * time.Second, time.Minute, ""},
+		{"9s", &startServer{}, 9 * time.Second, 5 * time.Minute, ""},
+		{"11s", &startServer{}, 11 * time.Second, requestTimeout, "ask the API server for NodeFence"},
+		{"no reviews", &startServer{noReviews: true}, 2 * time.Second, 6 * time.Second, "ask the API server for the account's rights"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.server.remediators, c.server.kinds = true, allKinds()
+				config := &rest.Config{
+					Host: "http://late", Transport: lateServer{c.server, c.by}, ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+				}
+				p, err := newPrerequisites(config, &Options{
+					Namespace: "evictd", LeaderElect: true, Affinity: affinity.Enforce, ExecutorImage: "agents:v1", WebhookAddress: ":9443",
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				err = p.check(t.Context())
+				t.Logf("%d rights asked for in %v", len(c.server.asked), time.Since(began))
+				if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("check() = %v; want an error with %q", err, c.want)
+				}
+				if took := time.Since(began); took > c.within {
+					t.Errorf("check() took %v; want at most %v", took, c.within)
+				}
+			})
+		})
 	}
 }
 

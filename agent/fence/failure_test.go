@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 // TestFailureTimelines: what a machine and its BMC do by themselves in the middle of a fence. Each node recovers.
@@ -68,5 +70,17 @@ func TestReadingThatFailsAtOnce(t *testing.T) {
 		if len(state.Acts) != 1 || state.Acts[0].Outcome.Kind != Refused || reads < 2 || reads > limit {
 			t.Errorf("%s: %d readings before the acts %+v; want at most %d before one that is refused", power, reads, state.Acts, limit)
 		}
+	}
+}
+
+// TestGaveUpSaysWhy: the condition GaveUp of a fence that could send nothing has the error of the device.
+func TestGaveUpSaysWhy(t *testing.T) {
+	s := newSimulation(t, powerPlan(level(true, "bmc")))
+	s.devices["bmc"].silent = 0
+	s.until = 20 * time.Minute
+	s.run()
+	const why = "off by bmc-off: its device did not tell the UUID of its machine: no answer"
+	if c := meta.FindStatusCondition(s.state.Conditions, ConditionGaveUp); c == nil || !strings.Contains(c.Message, why) {
+		t.Errorf("GaveUp = %+v; want %q", c, why)
 	}
 }

@@ -116,12 +116,9 @@ func (r *run) next(index int, m Method) progress {
 		if r.asks(m, last) {
 			return waiting
 		}
-		r.skip(index, m, withoutUUID(last)+"; nothing was sent")
+		r.notSent(index, m, withoutUUID(last), against)
 	default:
-		r.skip(index, m, "its device is not known to belong to this node; nothing was sent")
-	}
-	if against {
-		r.nextLevel(ReasonActNotSent, fmt.Sprintf("level %d cannot act on the node's machine", r.s.Level+1))
+		r.notSent(index, m, "its device is not known to belong to this node", against)
 	}
 	return moved
 }
@@ -147,6 +144,15 @@ func (r *run) asks(m Method, last *Reading) bool {
 	r.orders.Read = append(r.orders.Read, m.Device)
 	r.wake(r.now.Add(r.timings().ProofInterval.Duration))
 	return true
+}
+
+// notSent notes an act that is not done because its device may not be that of the node. Against the machine the level then
+// can do nothing more.
+func (r *run) notSent(index int, m Method, why string, against bool) {
+	r.skip(index, m, why+"; nothing was sent")
+	if against {
+		r.nextLevel(ReasonActNotSent, fmt.Sprintf("level %d cannot act on the node's machine: %s by %s: %s", r.s.Level+1, m.Action, m.Name, why))
+	}
 }
 
 // withoutUUID says that a reading has no UUID, and why.

@@ -35,7 +35,8 @@ var failures = []demand{
 	{"wrong certificate", []evidence{of(redfishDir, "TestCertificate")}},
 	{"wrong UUID, and none", []evidence{of(stepDir, "TestTimelines/another machine", "TestTimelines/no uuid", "TestSameMachine"),
 		of(controllerDir, "TestSharedUUID")}},
-	{"out of sessions", []evidence{of(ipmiDir, "TestSessions", "TestOneSession", "TestNoFreeSession"), of(redfishDir, "TestNoFreeSession", "TestSessionsEnd")}},
+	{"out of sessions", []evidence{of(ipmiDir, "TestSessions", "TestOneSession", "TestNoFreeSession"), of(redfishDir, "TestNoFreeSession", "TestSessionsEnd"),
+		of(stepDir, "TestGaveUpSaysWhy"), of(clusterDir, "TestFenceNoFreeSession")}},
 	{"machine comes back on by power policy", []evidence{of(redfishDir, "TestReturns"), of(stepDir, "TestTimelines/on while releasing"),
 		of(stepDir, "TestFailureTimelines/on by power policy before the proof")}},
 	{"power flaps", []evidence{of(stepDir, "TestRandomFences")}},
@@ -57,13 +58,15 @@ var failures = []demand{
 	{"the leader's own node", []evidence{of(controllerDir, "TestOwnNode", "TestGateLists", "TestWithheld")}},
 
 	// The API server.
-	{"API server is away", []evidence{of(controllerDir, "TestServerFaults/away", "TestServerFaults/no connection", "TestUnreadable")}},
+	{"API server is away", []evidence{of(controllerDir, "TestServerFaults/away", "TestServerFaults/no connection", "TestUnreadable"),
+		of(clusterDir, "TestFenceSlowServer")}},
 	{"API server answers 409", []evidence{of(controllerDir, "TestServerFaults/409", "TestConflictKeepsResults", "TestManyConflicts", "TestTaintConflict")}},
 	{"API server answers 429", []evidence{of(controllerDir, "TestServerFaults/429")}},
 	{"API server answers 403 to one verb", []evidence{of(controllerDir, "TestServerForbids", "TestRights")}},
 	{"API server writes without an answer, or late", []evidence{
 		of(controllerDir, "TestServerFaults/writes, but times out", "TestServerFaults/writes late", "TestRecordSurvivesFailedCreate")}},
-	{"API server answers after 2 s and 10 s", []evidence{of(controllerDir, "TestSlowServer")}},
+	{"API server answers after 2 s and 10 s", []evidence{of(controllerDir, "TestSlowServer", "TestPrerequisitesSlowServer"),
+		of(clusterDir, "TestFenceSlowServer")}},
 	{"watch is stale by a minute", []evidence{of(controllerDir, "TestLateWatch", "TestFencedAfterLastRenewal")}},
 	{"clock is off", []evidence{of(stepDir, "TestReadingsFromTheFuture", "TestOnAfterClockStep", "TestReturnWithClockBehind", "TestRateClock"),
 		of(controllerDir, "TestClockOff")}},
