@@ -113,7 +113,8 @@ func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err
 const clusterAbout = "A cluster of one node with a real API server, controllers, scheduler, kubelet and containerd. A pod of a Deployment " +
 	"allocates 640 MiB at full speed at a random time, next to three calm pods of 32 MiB. The threshold of the memory of all pods " +
 	"(allocatableMemory.available, of 1 GiB) is 512 MiB, as no other threshold is near. All pods tolerate all taints, so that the replacement comes to the " +
-	"same node; everything else has its default configuration, and evictd-kube the nice value of its unit. The first signal is a SIGTERM or a SIGKILL. What follows the end of the last " +
+	"same node; everything else has its default configuration. Since 28 November 2026 evictd-kube has the nice value of its unit (-20), before " +
+	"it had 0. The first signal is a SIGTERM or a SIGKILL. What follows the end of the last " +
 	"process is as a client of the API server sees it; \"report sent\" is when the API server received the report of evictd-kube " +
 	"(its audit log)."
 
