@@ -3,14 +3,15 @@
 package cluster
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -22,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/evictd/evictd/agent/evict"
 	kernelprocess "github.com/evictd/evictd/kernel/process"
 	"github.com/evictd/evictd/tests/hog/stamp"
 	"github.com/evictd/evictd/tests/trace"
@@ -254,7 +254,7 @@ func (m *measurement) firstSignal(pids []int) (time.Duration, bool) {
 	return signals[at].At, true
 }
 
-// finish counts the other pods that were evicted, and adds when the API server received the reports.
+// finish counts the other pods that were evicted, and adds when the reports were sent and received.
 func (m *measurement) finish() {
 	m.t.Helper()
 	for i := range calmPods {
@@ -264,37 +264,71 @@ func (m *measurement) finish() {
 			}
 		}
 	}
+	received := m.received()
+	if len(received) == 0 {
+		return
+	}
+	sent, seen := m.sent(), map[string]time.Time{}
+	for _, r := range m.status().Records {
+		seen[path.Base(r.Pod)] = r.LastGone
+	}
+	wall, clock := time.Now(), stamp.Now()
+	for name, end := range m.ends {
+		after := func(t time.Time) time.Duration { return clock + t.Sub(wall) - end }
+		if r, s := received[name], sent[name]; r.IsZero() || s.IsZero() {
+			m.t.Logf("report of %s is not in both logs: sent at %v, received at %v", name, s, r)
+		} else {
+			m.t.Logf("report of %s: evictd saw the end after %v, the report was sent after %v and received after %v", name, after(seen[name]), after(s), after(r))
+			m.Sent = append(m.Sent, after(s).Microseconds())
+			m.Received = append(m.Received, after(r).Microseconds())
+		}
+	}
+}
+
+// received returns when the API server has received the first report about each victim, by its audit log.
+func (m *measurement) received() map[string]time.Time {
+	m.t.Helper()
+	at := map[string]time.Time{}
 	content, err := os.ReadFile(m.AuditLog())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.t.Fatal(err)
 	}
-	wall, clock := time.Now(), stamp.Now()
-	received, records := map[string]bool{}, []evict.Record(nil)
-	if len(content) > 0 {
-		records = m.status().Records
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+	for line := range bytes.Lines(content) {
 		var e struct {
 			User                     struct{ Username string }
 			Verb                     string
 			ObjectRef                struct{ Name string }
 			RequestReceivedTimestamp time.Time
 		}
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			m.t.Fatalf("audit log: %v: %s", err, lines.Bytes())
+		if err := json.Unmarshal(line, &e); err != nil {
+			m.t.Fatalf("audit log: %v: %s", err, line)
 		}
-		name := e.ObjectRef.Name
-		if end := m.ends[name]; end != 0 && !received[name] && e.Verb == "patch" && strings.HasSuffix(e.User.Username, ":evictd-kube") {
-			received[name] = true
-			sent := clock + e.RequestReceivedTimestamp.Sub(wall) - end
-			m.Sent = append(m.Sent, sent.Microseconds())
-			for _, r := range records {
-				if strings.HasSuffix(r.Pod, "/"+name) {
-					m.t.Logf("report of %s: evictd saw the end after %v, the API server received it after %v", name, clock+r.LastGone.Sub(wall)-end, sent)
-				}
+		if name := e.ObjectRef.Name; m.ends[name] != 0 && at[name].IsZero() && e.Verb == "patch" && strings.HasSuffix(e.User.Username, ":evictd-kube") {
+			at[name] = e.RequestReceivedTimestamp
+		}
+	}
+	return at
+}
+
+// sentLine is the line of evictd-kube's log about an answered report, with the name of the pod and when it was sent.
+var sentLine = regexp.MustCompile(`msg="answered an order to report an eviction" pod=default/(\S+) answer=reported .*sent=(\S+)`)
+
+// sent returns when evictd-kube has sent the first report about each victim, by its log.
+func (m *measurement) sent() map[string]time.Time {
+	m.t.Helper()
+	content, err := os.ReadFile(filepath.Join(m.dir, "evictd-kube.log"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	at := map[string]time.Time{}
+	for _, match := range sentLine.FindAllSubmatch(content, -1) {
+		if name := string(match[1]); at[name].IsZero() {
+			if at[name], err = time.Parse(time.RFC3339Nano, string(match[2])); err != nil {
+				m.t.Fatal(err)
 			}
 		}
 	}
+	return at
 }
 
 // awaitEnd sends the time at which the last of the processes has ended. It waits on a real-time thread: what reacts to the

@@ -8,16 +8,18 @@ type Evictions struct {
 	// process of the victim, and Ended that to the end of its last process.
 	Signalled []int64 `json:"signalledMicroseconds"`
 	Ended     []int64 `json:"endedMicroseconds"`
-	// Sent is the time from the end of the last process until the API server has received the
-	// report of evictd-kube, Reported that until the API server has shown the pod as Failed
+	// Sent is the time from the end of the last process until evictd-kube has given its report to
+	// the connection (its log), Received that until the API server has received it (its audit log),
+	// Reported that until the API server has shown the pod as Failed
 	// with the reason Evicted, and Replaced that until it has shown the replacement running.
 	Sent     []int64 `json:"sentMicroseconds,omitempty"`
+	Received []int64 `json:"receivedMicroseconds,omitempty"`
 	Reported []int64 `json:"reportedMicroseconds"`
 	Replaced []int64 `json:"replacedMicroseconds"`
 	// Overshoot is how far the signal fell below the threshold, in KiB.
 	Overshoot []int64 `json:"overshootKiB"`
 	// Early counts victims that got a signal before a sample was below the threshold; they are in
-	// none of the lists above but Sent, Reported and Replaced.
+	// none of the lists above but Sent, Received, Reported and Replaced.
 	Early int `json:"early,omitempty"`
 	// Restarts counts victims of which a container ran again, NotEvicted those that lived for two
 	// minutes, Unreported those that were never shown as Failed with the reason Evicted, and

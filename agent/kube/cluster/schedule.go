@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptrace"
 	"slices"
 	"time"
 
@@ -123,7 +124,11 @@ func (r *Reporter) apply(t *task, a action, now time.Time) {
 		r.announceEviction(t, now)
 		fallthrough
 	default:
-		r.log.Info("answered an order to report an eviction", "pod", pod, "answer", string(a.answer), "reason", a.why)
+		args := []any{"pod", pod, "answer", string(a.answer), "reason", a.why}
+		if !t.firstSent.IsZero() {
+			args = append(args, "sent", t.firstSent.Format(time.RFC3339Nano)) // slog would cut it to milliseconds
+		}
+		r.log.Info("answered an order to report an eviction", args...)
 	}
 }
 
@@ -158,6 +163,9 @@ func (r *Reporter) start(t *task, a action) started {
 	return func(ctx context.Context, c *connection) {
 		requestCtx, cancel := context.WithCancel(t.ctx)
 		defer cancel()
+		if a.kind == setPhase {
+			requestCtx = httptrace.WithClientTrace(requestCtx, &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { r.noteSent(t, i) }})
+		}
 		defer context.AfterFunc(ctx, cancel)()
 		p, err := c.request(requestCtx, &order, a, generation, timeout)
 		r.mu.Lock()
@@ -177,6 +185,17 @@ func (r *Reporter) start(t *task, a action) started {
 			return
 		}
 		r.finish(t, a, c, err, now)
+	}
+}
+
+// noteSent records when the first write of the phase was given to the connection. The watch may
+// show the write before its answer comes.
+func (r *Reporter) noteSent(t *task, i httptrace.WroteRequestInfo) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i.Err == nil && t.firstSent.IsZero() {
+		t.firstSent = now
 	}
 }
 

@@ -37,6 +37,8 @@ type task struct {
 	inFlight [deletePod + 1]int
 	// sent is the number of the newest write of the phase that was sent.
 	sent int
+	// firstSent is when the first write of the phase was given to the connection; zero before.
+	firstSent time.Time
 	// written is the number of the last write of the phase that the API server has confirmed. plain is
 	// set if that was the first one, without the annotation, and the next one is due at annotateAt.
 	written    int
