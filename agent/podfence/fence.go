@@ -221,26 +221,49 @@ func (f *Fence) Lift() error {
 	return err
 }
 
+// LiftAgain lifts a fence that Lift could not lift, unless it was set again since.
+func (f *Fence) LiftAgain() error {
+	f.table.mu.Lock()
+	defer f.table.mu.Unlock()
+	if f.state.CompareAndSwap(liftFailed, lifting) {
+		return f.lifted()
+	}
+	return f.notLifted()
+}
+
+// IsSet reports whether the fence is set. One that Lift could not lift is not.
+func (f *Fence) IsSet() bool { return f.state.Load() == set }
+
 // lift reports whether the fence was set. The table's mutex is locked.
 func (f *Fence) lift() (wasSet bool, err error) {
 	if !f.state.CompareAndSwap(set, lifting) && !f.state.CompareAndSwap(liftFailed, lifting) {
-		switch state := f.state.Load(); {
-		case state == setting:
-			err = ErrBusy
-		case state == closed && f.slot >= 0:
-			err = os.ErrClosed
-		default:
-			return false, nil
-		}
-		return false, fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
+		return false, f.notLifted()
 	}
-	err = f.retry(f.restore)
+	return true, f.lifted()
+}
+
+// notLifted returns why a fence can't be lifted now; nil if that is not needed.
+func (f *Fence) notLifted() (err error) {
+	switch state := f.state.Load(); {
+	case state == setting:
+		err = ErrBusy
+	case state == closed && f.slot >= 0:
+		err = os.ErrClosed
+	default:
+		return nil
+	}
+	return fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
+}
+
+// lifted lifts a fence in the state lifting.
+func (f *Fence) lifted() error {
+	err := f.retry(f.restore)
 	if err != nil && !errors.Is(err, cgroup.ErrGone) {
 		err = errors.Join(err, f.disown())
 		f.state.Store(liftFailed)
-		return true, fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
+		return fmt.Errorf("lift fence of pod %s: %w", f.mark.uid, err)
 	}
-	return true, f.end()
+	return f.end()
 }
 
 // end clears the mark of a fence that is lifted or whose cgroup is gone. If that fails, Check tries

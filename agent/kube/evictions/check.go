@@ -94,17 +94,22 @@ func (e *Evictions) checkFences(now time.Time) {
 			e.o.Log.Error("check of the fences found problems", "error", err, "not_logged", skipped)
 		}
 	}
+	e.liftAgain()
+}
+
+// liftAgain lifts the fences that could not be lifted, unless Check has, or they were set again:
+// for another eviction of the pod, or for none, and then liftOrphans finds them.
+func (e *Evictions) liftAgain() {
 	e.mu.Lock()
 	unlifted := e.unlifted
 	e.unlifted = nil
 	e.mu.Unlock()
 	for _, f := range unlifted {
-		// Check has tried again. Lift returns nil for a fence that is not set.
-		if err := f.Lift(); err != nil {
+		if err := f.LiftAgain(); err != nil {
 			e.mu.Lock()
 			e.unlifted = append(e.unlifted, f)
 			e.mu.Unlock()
-		} else {
+		} else if !f.IsSet() {
 			e.o.Log.Info("fence lifted", "uid", f.UID())
 			e.count(func(c *Status) { c.Lifted++ })
 		}

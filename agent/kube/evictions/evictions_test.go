@@ -409,6 +409,18 @@ func TestLiftFails(t *testing.T) {
 	}
 }
 
+// A fence that could not be lifted, and was set again for another eviction of the pod, stays.
+func TestSetAgainAfterFailedLift(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	n.Evictions.unlifted = append(n.Evictions.unlifted, n.Evictions.byUID[testUID].fence)
+	n.checkNow()
+	n.wantFenced(true)
+	if s := n.Status(); s.Unlifted != 0 || s.Lifted != 0 {
+		t.Errorf("status = %+v; want a fence that is not lifted", s)
+	}
+}
+
 // The actuator gives up on processes that do not exit. A pod that must not run twice is then
 // reported when they do, whatever the runtime lists.
 func TestProcessesExitLate(t *testing.T) {
