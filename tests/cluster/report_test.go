@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -257,14 +258,37 @@ func TestReport(t *testing.T) {
 		o.Exclusive = kube.ExclusiveStatefulSet
 		n.Order(&o)
 		o.Stage = kube.StageEnded
+		ordered := time.Now()
 		n.Order(&o)
 		n.want(o.ID, kube.AnswerReported)
+		if sent, now := n.sent(o.Name), time.Now(); sent.Before(ordered.Round(0)) || sent.After(now) {
+			t.Errorf("%s: the log says that the report was sent at %v; want a time from %v to %v", o.Name, sent, ordered, now)
+		}
 		got := r.get(o.Name)
 		if diff := cmp.Diff(evicted, got.Status); diff != "" || got.Metadata.Annotations["evictd.io/evicted"] != mark+"1" {
 			t.Errorf("%s: annotations %v, status (-want +got):\n%s", o.Name, got.Metadata.Annotations, diff)
 		}
 	}
 	n.wantEvents()
+}
+
+// sent returns when the report about a pod was sent, by the log, which is written after the answer.
+func (r *reporting) sent(pod string) (at time.Time) {
+	r.t.Helper()
+	line := regexp.MustCompile(`order.* pod=default/` + pod + ` answer=reported .*sent=(\S+)`)
+	r.until("log of the report about "+pod, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		match := line.FindStringSubmatch(r.log.String())
+		if match == nil {
+			return false
+		}
+		var err error
+		at, err = time.Parse(time.RFC3339Nano, match[1])
+		r.check(err)
+		return true
+	})
+	return at
 }
 
 // wantEvents waits for the events of TestReport.
