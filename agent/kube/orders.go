@@ -187,7 +187,8 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	default:
 		if order.Stage == StageKilled && before.killable() {
 			o.advance(before, StageKilled, now)
-			before.Killed, before.Ended = now, false
+			before.noteKill(now)
+			before.Ended = false
 			o.notify()
 		}
 		return before.Order.ID, nil
@@ -199,7 +200,7 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	order.ID = rand.Text()
 	p := &pending{SavedOrder: SavedOrder{Order: *order, Began: now, Ended: e.NotStarted}}
 	if order.Stage == StageKilled {
-		p.Killed = now
+		p.noteKill(now)
 	}
 	o.counts.Begun++
 	o.byUID[e.UID], o.byID[order.ID] = p, p

@@ -14,6 +14,9 @@ type SavedOrder struct {
 	// it what it has written.
 	Began  time.Time `json:"began"`
 	Killed time.Time `json:"killed,omitzero"`
+	// KilledAt is Killed by the wall clock of that time, in nanoseconds since 1970, as the runtime
+	// says when a container was created. It is never converted either.
+	KilledAt int64 `json:"killedAt,omitempty"`
 	// Answer is the last answer, or the first final one, which came at Answered.
 	Answer   Answer    `json:"answer,omitempty"`
 	Why      string    `json:"why,omitempty"`
@@ -23,6 +26,9 @@ type SavedOrder struct {
 	Ended      bool `json:"ended,omitempty"`
 	CgroupGone bool `json:"cgroupGone,omitempty"`
 }
+
+// noteKill records the time of a kill.
+func (s *SavedOrder) noteKill(now time.Time) { s.Killed, s.KilledAt = now, now.UnixNano() }
 
 // EachTime calls f with each time that is set and that moves with the wall clock.
 func (s *SavedOrder) EachTime(f func(*time.Time)) {

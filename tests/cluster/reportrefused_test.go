@@ -66,6 +66,13 @@ func TestReportOfHugePod(t *testing.T) {
 			t.Errorf("%s: reason %q; want that of etcd", tt.name, got.Why)
 		}
 	}
+	for _, grace := range []string{"0", "1"} {
+		_, err := r.request("DELETE", podPath("no-room"), "application/json", fmt.Sprintf(`{"apiVersion":"v1","kind":"DeleteOptions",
+			"gracePeriodSeconds":%s,"preconditions":{"uid":%q}}`, grace, r.get("no-room").Metadata.UID))
+		if err == nil || !strings.Contains(err.Error(), "request is too large") {
+			t.Errorf("deletion of the largest pod with grace period %s: %v; want it refused by etcd", grace, err)
+		}
+	}
 	if got := r.get("room150"); got.Metadata.DeletionGracePeriodSeconds != 1 {
 		t.Errorf("large pod: %+v; want it to be deleted with grace period 1", got.Metadata)
 	}

@@ -236,7 +236,9 @@ func (r *Reporter) finish(t *task, a action, c *connection, err error, now time.
 		t.forbidden = time.Time{}
 	}
 	if result == tooLarge && a.kind == deletePod {
-		result = later // there is no room for the time of the deletion
+		// There is no room for the time of the deletion. The API server writes that first, also with
+		// a grace period of 0, so nobody can delete the pod.
+		result = later
 	}
 	switch result {
 	case succeeded:

@@ -230,9 +230,11 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 	}
 }
 
-// restarted reports whether a container was created after the kill.
+// restarted reports whether a container was created after the kill. Both times are of the wall
+// clock at that moment: a clock that was set back since must not make the killed container newer
+// than the kill.
 func (v *eviction) restarted(lastStart int64) bool {
-	return !v.killed.IsZero() && lastStart > v.killed.UnixNano()
+	return !v.killed.IsZero() && lastStart > v.killedAt
 }
 
 // reported reports whether evictd-kube has reported the eviction of a pod.

@@ -86,6 +86,7 @@ type eviction struct {
 	uid, pod, id string
 	exclusive    string
 	killed       time.Time       // the last kill; zero if the kubelet still stops the pod
+	killedAt     int64           // killed by the clock by which the runtime says when a container was created
 	fence        *podfence.Fence // nil if none is set
 	ended        bool            // no process of the containers is left
 	gaveUp       bool            // the actuator no longer waits for the processes

@@ -156,7 +156,7 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed, v.revived, v.ended = now, false, false
+		v.killed, v.killedAt, v.revived, v.ended = now, now.UnixNano(), false, false
 	}
 	known := *v
 	e.mu.Unlock()

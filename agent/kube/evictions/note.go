@@ -1,6 +1,7 @@
 package evictions
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -39,7 +40,7 @@ func noteOf(o *kube.SavedOrder) string {
 		Ended: o.Ended, Decided: o.Order.Decided.UnixMilli(), Began: o.Began.UnixNano(),
 	}
 	if !o.Killed.IsZero() {
-		n.Killed = o.Killed.UnixNano()
+		n.Killed = cmp.Or(o.KilledAt, o.Killed.UnixNano())
 	}
 	for {
 		text, err := json.Marshal(n)
@@ -69,7 +70,7 @@ func parseNote(id, uid, text string) (kube.SavedOrder, error) {
 		Began: time.Unix(0, n.Began), Ended: n.Ended,
 	}
 	if n.Killed != 0 {
-		o.Killed = time.Unix(0, n.Killed)
+		o.Killed, o.KilledAt = time.Unix(0, n.Killed), n.Killed
 	}
 	return o, nil
 }

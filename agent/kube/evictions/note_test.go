@@ -24,6 +24,9 @@ func TestNote(t *testing.T) {
 			Began: at, Killed: at.Add(time.Microsecond),
 		}
 		change(&o)
+		if !o.Killed.IsZero() {
+			o.KilledAt = o.Killed.UnixNano()
+		}
 		return o
 	}
 	long := func(o *kube.SavedOrder) {

@@ -1,6 +1,7 @@
 package evictions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 		}
 		e.byUID[o.Order.UID] = &eviction{
 			uid: o.Order.UID, pod: o.Order.Namespace + "/" + o.Order.Name, id: o.Order.ID, exclusive: o.Order.Exclusive,
-			killed: o.Killed, ended: o.Ended, restored: true, reported: wasReported(o.Answer),
+			killed: o.Killed, killedAt: cmp.Or(o.KilledAt, o.Killed.UnixNano()), ended: o.Ended, restored: true, reported: wasReported(o.Answer),
 		}
 	}
 	for _, f := range e.found {

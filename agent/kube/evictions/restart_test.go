@@ -87,6 +87,10 @@ func TestRestart(t *testing.T) {
 			decide(n)
 		}, stage: kube.StageKilled, fenced: true},
 		{name: "7 while processes exit, the loop does not know the victim", before: killed, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
+		{name: "7 while processes exit, the clock is set back", before: killed, down: func(n *node) {
+			n.running.LastStart = time.Now().Add(-10 * time.Minute).UnixNano()
+			n.saved[0].EachTime(func(t *time.Time) { *t = t.Add(-30 * time.Minute) }) // as agent/state does
+		}, after: decide, stage: kube.StageKilled, fenced: true, killed: true},
 		{name: "7 while processes exit, in dry run", before: killed, after: func(n *node) { n.dryRun = true; decide(n) }, log: "dry run"},
 		{name: "8 while processes exit, not listed", change: exclusive, before: func(n *node) { n.pause(); killed(n); n.process(n.container()) }, down: (*node).exited, after: decide, stage: kube.StageKilled, fenced: true},
 		{name: "9 after the last process", change: exclusive, before: func(n *node) { n.pause(); killed(n) }, down: (*node).exited, stage: kube.StageEnded, fenced: true},
