@@ -24,6 +24,7 @@ type daemonSet struct {
 		}
 		Template struct {
 			Spec struct {
+				podSecurity  `yaml:",inline"`
 				Containers   []daemonSetContainer
 				NodeSelector map[string]string `yaml:"nodeSelector"`
 				Affinity     struct {
@@ -47,13 +48,29 @@ type daemonSet struct {
 	}
 }
 
+// podSecurity is what all containers of a pod share.
+type podSecurity struct {
+	HostPID           bool   `yaml:"hostPID"`
+	HostIPC           bool   `yaml:"hostIPC"`
+	PriorityClassName string `yaml:"priorityClassName"`
+	Tolerations       []map[string]string
+	SecurityContext   struct {
+		SeccompProfile profile `yaml:"seccompProfile"`
+	} `yaml:"securityContext"`
+}
+
+// profile is one of seccomp or AppArmor. An empty type is that of the pod, or else the runtime's default.
+type profile struct{ Type string }
+
 type daemonSetContainer struct {
 	Name            string
 	SecurityContext struct {
-		RunAsUser    int `yaml:"runAsUser"`
-		Privileged   bool
-		Capabilities struct{ Add, Drop []string }
+		containerSecurity `yaml:",inline"`
+		RunAsUser         int `yaml:"runAsUser"`
+		Privileged        bool
+		Capabilities      struct{ Add, Drop []string }
 	} `yaml:"securityContext"`
+	Resources    struct{ Limits map[string]string }
 	VolumeMounts []struct {
 		Name              string
 		MountPath         string `yaml:"mountPath"`
@@ -62,6 +79,29 @@ type daemonSetContainer struct {
 		MountPropagation  string `yaml:"mountPropagation"`
 	} `yaml:"volumeMounts"`
 }
+
+// containerSecurity is what restricts a container besides its capabilities.
+type containerSecurity struct {
+	AllowPrivilegeEscalation *bool   `yaml:"allowPrivilegeEscalation"`
+	ReadOnlyRootFilesystem   bool    `yaml:"readOnlyRootFilesystem"`
+	RunAsNonRoot             bool    `yaml:"runAsNonRoot"`
+	SeccompProfile           profile `yaml:"seccompProfile"`
+	AppArmorProfile          profile `yaml:"appArmorProfile"`
+}
+
+// wantPod and wantContainers are the same in all overlays. The kubelet never evicts the pods, and
+// every node gets one. AppArmor would keep evictd from reading other processes.
+var (
+	wantPod = func() (p podSecurity) {
+		p.HostPID, p.PriorityClassName, p.Tolerations = true, "system-node-critical", []map[string]string{{"operator": "Exists"}}
+		p.SecurityContext.SeccompProfile.Type = "RuntimeDefault"
+		return p
+	}()
+	wantContainers = map[string]containerSecurity{
+		"evictd":      {AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: true, AppArmorProfile: profile{"Unconfined"}},
+		"evictd-kube": {AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: true, RunAsNonRoot: true},
+	}
+)
 
 // baseUses is what the containers of the base have of the node.
 var baseUses = map[string][]string{
@@ -145,12 +185,16 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// uses returns what each container of a DaemonSet has of the node: capabilities and mounts.
+// uses returns what each container of a DaemonSet has of the node: capabilities and mounts. It
+// checks what is the same in all overlays.
 func uses(t *testing.T, manifest string) map[string][]string {
 	t.Helper()
 	var d daemonSet
 	if err := yaml.Unmarshal([]byte(manifest), &d); err != nil {
 		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantPod, d.Spec.Template.Spec.podSecurity); diff != "" {
+		t.Errorf("pods of %s (-want +got):\n%s", d.Metadata.Name, diff)
 	}
 	paths := map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
@@ -161,6 +205,12 @@ func uses(t *testing.T, manifest string) map[string][]string {
 		s := &c.SecurityContext
 		if s.Privileged || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
 			t.Errorf("%s: privileged %t, drops %v; want it to drop all capabilities", c.Name, s.Privileged, s.Capabilities.Drop)
+		}
+		if diff := cmp.Diff(wantContainers[c.Name], s.containerSecurity); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.Name, diff)
+		}
+		if _, ok := c.Resources.Limits["memory"]; ok {
+			t.Errorf("%s has a memory limit, by which the kernel's OOM killer would end it", c.Name)
 		}
 		list := slices.Clone(s.Capabilities.Add)
 		for _, m := range c.VolumeMounts {

@@ -306,7 +306,8 @@ func TestNodeStateUnderPolicy(t *testing.T) {
 }
 
 // TestRemoveNodeState: the commands of deploy/kubernetes/README.md remove evictd's taints and
-// conditions, and nothing else, from nodes that have one and nodes that have none.
+// conditions, and nothing else, from nodes that have one and nodes that have none. Others remove the
+// rights before the policies, with the namespace or without it.
 func TestRemoveNodeState(t *testing.T) {
 	t.Parallel()
 	programs := findPrograms(t, kubectl)
@@ -332,6 +333,26 @@ func TestRemoveNodeState(t *testing.T) {
 		t.Errorf("%d taints and %d conditions; want one less each than %d and %d",
 			len(after.taints()), len(after.Status.Conditions), len(before.taints()), len(before.Status.Conditions))
 	}
+	apply := func() {
+		for _, doc := range renderOverlay(t, "enforce") {
+			r.applyObject(doc)
+		}
+	}
+	apply()
+	r.shell(r.dir, readmeCommands(t, readme, "kubectl delete --ignore-not-found validating", "kubectl -n evictd delete"))
+	const evictd = "/api/v1/namespaces/evictd"
+	for path, want := range map[string]int{
+		evictd: http.StatusOK, evictd + "/configmaps/evictd": http.StatusNotFound, evictd + "/resourcequotas/system-node-critical": http.StatusNotFound,
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles/evictd-kube":   http.StatusNotFound,
+		"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/evictd-kube": http.StatusNotFound,
+		policyPath(podPolicy): http.StatusNotFound, policyPath(nodePolicy): http.StatusNotFound,
+	} {
+		if code, _ := r.as(adminToken, http.MethodGet, path, ""); code != want {
+			t.Errorf("GET %s = %d; want %d", path, code, want)
+		}
+	}
+	apply()
+	r.removeRights("../../deploy/kubernetes", readme)
 }
 
 // withoutTaints removes the taint of a node that is not ready, which the API server has added.

@@ -17,7 +17,7 @@ import (
 
 // TestUnitRights: the commands of deploy/README.md make a kubeconfig with which evictd-kube watches
 // the pods of its node. The policies restrict its token to that node, and the token ends with the
-// Node object.
+// Node object. Further commands remove the rights again.
 func TestUnitRights(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -78,6 +78,40 @@ func TestUnitRights(t *testing.T) {
 		code, _ := r.as(token, http.MethodGet, pods+"on-n1", "")
 		return code == http.StatusUnauthorized
 	})
+	r.removeRights("../..", unitsReadme)
+}
+
+// removeRights runs the commands of a README that remove the account and its policies, in a
+// directory. The account has no token and no rights any more when the policies are removed.
+func (r *rig) removeRights(dir, readme string) {
+	r.t.Helper()
+	token := r.tokenOfPod("")
+	commands := readmeCommands(r.t, readme, "kubectl delete clusterrolebinding", "kubectl delete --ignore-not-found -k")
+	if len(commands) != 3 {
+		r.t.Fatalf("%s has the commands %q; want three", readme, commands)
+	}
+	expect := func(when string, want int) {
+		r.t.Helper()
+		for _, name := range []string{podPolicy, nodePolicy} {
+			for _, path := range []string{policyPath(name), strings.Replace(policyPath(name), "policies/", "policybindings/", 1)} {
+				if code, _ := r.as(adminToken, http.MethodGet, path, ""); code != want {
+					r.t.Errorf("%s: GET %s = %d; want %d", when, path, code, want)
+				}
+			}
+		}
+	}
+	r.shell(dir, commands[:2])
+	r.until("end of the account's tokens", func() bool {
+		code, _ := r.as(token, http.MethodGet, "/api/v1/pods", "")
+		return code == http.StatusUnauthorized
+	})
+	if code, _ := r.as(adminToken, http.MethodGet, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/evictd-kube", ""); code != http.StatusNotFound {
+		r.t.Errorf("GET of the binding of the account = %d; want %d", code, http.StatusNotFound)
+	}
+	expect("without the account", http.StatusOK)
+	// No controller ends the namespace here.
+	r.shell(dir, []string{strings.Replace(commands[2], "delete", "delete --wait=false", 1)})
+	expect("at the end", http.StatusNotFound)
 }
 
 // shell runs commands of a README in a directory, as the administrator.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -253,7 +254,7 @@ func TestConfiguration(t *testing.T) {
 }
 
 // TestInstall: the commands in the README install all files, evictd-kube's too. When they are run again, they keep the operator's
-// configuration.
+// configuration. Others remove all files again.
 func TestInstall(t *testing.T) {
 	var script []string
 	for line := range strings.Lines(readmeSection(t, "## Install") + readmeSection(t, "## evictd-kube as a unit")) {
@@ -297,6 +298,31 @@ func TestInstall(t *testing.T) {
 	install()
 	if got, err := os.ReadFile(configuration); string(got) != own || err != nil {
 		t.Errorf("after an upgrade the configuration is %q, %v; want %q, the operator's", got, err, own)
+	}
+
+	kerneltest.Write(t, dest, map[string]string{"etc/evictd/evictd-kube.kubeconfig": "", "var/lib/evictd/state.json": ""})
+	for line := range strings.Lines(readmeSection(t, "### Remove the units")) {
+		arguments, ok := strings.CutPrefix(line, "    rm ")
+		if !ok {
+			continue
+		}
+		for _, path := range strings.Fields(strings.TrimPrefix(arguments, "-r ")) {
+			if _, err := os.Stat(filepath.Join(dest, path)); err != nil {
+				t.Errorf("the README removes a file that was not installed: %v", err)
+			}
+			if err := os.RemoveAll(filepath.Join(dest, path)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	err = filepath.WalkDir(dest, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			t.Errorf("after the removal there is %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
