@@ -301,6 +301,12 @@ func TestInstall(t *testing.T) {
 	}
 
 	kerneltest.Write(t, dest, map[string]string{"etc/evictd/evictd-kube.kubeconfig": "", "var/lib/evictd/state.json": ""})
+	removeInstalled(t, dest)
+}
+
+// removeInstalled removes from dest what the README says; the test fails unless that is all.
+func removeInstalled(t *testing.T, dest string) {
+	t.Helper()
 	for line := range strings.Lines(readmeSection(t, "### Remove the units")) {
 		arguments, ok := strings.CutPrefix(line, "    rm ")
 		if !ok {
@@ -315,7 +321,7 @@ func TestInstall(t *testing.T) {
 			}
 		}
 	}
-	err = filepath.WalkDir(dest, func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dest, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			t.Errorf("after the removal there is %s", path)
 		}
