@@ -23,6 +23,12 @@ func TestFenceTwoLeaders(t *testing.T) {
 	boot, uid := c.Machines["a"].BootID(), podUID(t, c)
 	began := time.Now()
 	c.Machines["a"].Isolate()
+	// An act is refused if the other controller has changed the fence since it was decided on, and tried again after a
+	// back-off: each step may take a minute.
+	for _, step := range []Kind{CommandOff, CommandOn} {
+		_, err := c.AwaitEvent(t.Context(), step)
+		must(t, err)
+	}
 	must(t, c.AwaitRecovery(t.Context(), "a", "b"))
 	wantRecovered(t, c, began, boot, uid)
 	calls, err := c.BMCs["a"].Log()
