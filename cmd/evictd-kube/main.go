@@ -49,6 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Usage = func() { usage(flags) }
 	kubeconfig := flags.String("kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-kube uses the service account of its pod")
 	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
+	boot := flags.String("boot-id", "", "the `ID` of this boot, which the Node must have: a Node with another one is another machine. The default is what the kernel says in "+bootIDFile)
 	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
 	admission := flags.String("affinity-admission", admissionOff, "with reject, mark new pods Failed whose annotation evictd.io/required-during-execution does not match the node, before a container of them is reported: `off or reject`")
 	var peering peering
@@ -78,6 +79,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		problem = peering.check()
 	case len(*node) > 253:
 		problem = "--node-name is longer than 253 characters"
+	}
+	if problem == "" && *boot == "" {
+		var err error
+		if *boot, err = readBootID(bootIDFile); err != nil {
+			problem = err.Error()
+		}
 	}
 	if problem != "" {
 		fmt.Fprintln(stderr, "evictd-kube:", problem)
@@ -115,7 +122,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parts.Go(func() { configz.Run(ctx) })
 	parts.Go(func() { marks.Run(ctx) })
 	parts.Go(func() {
-		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Marks: marks, PeerNodes: peerNodes, Log: log})
+		cluster.Watch(ctx, cluster.Options{Kubeconfig: *kubeconfig, Node: *node, BootID: *boot, Software: release.Version, Feed: feed, Reporter: reporter, Configz: configz, Rejector: rejector, Marks: marks, PeerNodes: peerNodes, Log: log})
 	})
 	parts.Go(func() {
 		<-signaled.Done()

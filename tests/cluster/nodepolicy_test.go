@@ -72,7 +72,7 @@ func largeNode(name string) string {
 	}) + `,"addresses":[{"type":"InternalIP","address":"10.0.0.1"},{"type":"Hostname","address":"` + name + `"}],
 		"capacity":{"cpu":"8000m","memory":"16Gi","pods":"110","example.com/device":"1"},"allocatable":{"cpu":"8","memory":"15Gi","pods":"110"},
 		"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}},
-		"nodeInfo":{"machineID":"a","systemUUID":"b","bootID":"c","kernelVersion":"6.1","osImage":"x","containerRuntimeVersion":"containerd://2.0",
+		"nodeInfo":{"machineID":"a","systemUUID":"b","bootID":"` + bootID + `","kernelVersion":"6.1","osImage":"x","containerRuntimeVersion":"containerd://2.0",
 		"kubeletVersion":"v1.36.3","kubeProxyVersion":"","operatingSystem":"linux","architecture":"amd64","swap":{"capacity":1024}},
 		"volumesInUse":["kubernetes.io/csi/a"],"volumesAttached":[{"name":"kubernetes.io/csi/a","devicePath":"/dev/a"}],
 		"runtimeHandlers":[{"name":"","features":{"recursiveReadOnlyMounts":true,"userNamespaces":true}}],"features":{"supplementalGroupsPolicy":true},

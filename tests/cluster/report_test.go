@@ -89,7 +89,7 @@ func (r *rig) report(change ...func(*kubecluster.Options)) *reporting {
 	log := slog.New(slog.NewTextHandler(n, nil))
 	n.Reporter = kubecluster.NewReporter("n1", n, log)
 	options := kubecluster.Options{
-		Kubeconfig: r.kubeconfig(r.write("token", r.token(time.Hour))), Node: "n1", Software: "test",
+		Kubeconfig: r.kubeconfig(r.write("token", r.token(time.Hour))), Node: "n1", BootID: bootID, Software: "test",
 		Feed: kube.NewFeed("n1", "test", log), Reporter: n.Reporter, Log: log,
 	}
 	for _, c := range change {
@@ -225,6 +225,9 @@ var disrupted = condition{
 
 var evicted = status{Phase: "Failed", Reason: "Evicted", Message: disrupted.Message, Conditions: []condition{disrupted}}
 
+// bootID is that of the node.
+const bootID = "0c1b7bd4-1b7d-4d3e-9a55-5d6b1f6f8a10"
+
 const mark = "2026-11-23T00:02:03.456Z/"
 
 // TestReport: the stages of an eviction in the objects of pods, and the events.
@@ -255,7 +258,7 @@ func TestReport(t *testing.T) {
 	for _, o := range []*kube.Order{web, batch} {
 		o := *o
 		o.Stage = kube.StageWaiting
-		o.Exclusive = kube.ExclusiveStatefulSet
+		o.Exclusive, o.Fenced = kube.ExclusiveStatefulSet, true
 		n.Order(&o)
 		o.Stage = kube.StageEnded
 		ordered := time.Now()

@@ -32,7 +32,7 @@ func TestKubeUnit(t *testing.T) {
 		{"User", "evictd-kube"},
 		{"CapabilityBoundingSet", ""},
 		{"ExecPaths", "/usr/bin/evictd-kube"},
-		{"ExecStart", "/usr/bin/evictd-kube --kubeconfig=${CREDENTIALS_DIRECTORY}/kubeconfig"},
+		{"ExecStart", "/usr/bin/evictd-kube --kubeconfig=${CREDENTIALS_DIRECTORY}/kubeconfig --boot-id=%b"},
 		{"RestartPreventExitStatus", "2"},
 	} {
 		if got := u.all(tt.name); !slices.Equal(got, []string{tt.want}) {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -117,9 +119,32 @@ func (o *Options) load() (*rest.Config, error) {
 	return config, nil
 }
 
-// checkNode returns an error if the node does not exist or can't be read.
-func (c *client) checkNode(ctx context.Context, name string) error {
+// errOtherMachine is returned for a Node that is another machine, or was this one before its last boot.
+var errOtherMachine = errors.New("another machine")
+
+// checkNode returns an error if the node does not exist, can't be read, or is not the machine with that
+// boot ID ([errOtherMachine]). The kubelet writes the Node's when it starts. The API server may answer
+// from its cache: all nodes ask when they start.
+func (c *client) checkNode(ctx context.Context, name, bootID string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.rest.Get().Resource("nodes").Name(name).SetHeader("Accept", metadataOnly).Do(ctx).Error()
+	var node corev1.Node
+	err := c.rest.Get().Resource("nodes").Name(name).Param("resourceVersion", "0").Do(ctx).Into(&node)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, name)
+	}
+	if err != nil {
+		return c.files.explain(err)
+	}
+	if of := node.Status.NodeInfo.BootID; of != "" && !sameBoot(of, bootID) {
+		return fmt.Errorf("node %q of API server %s is %w: its boot ID is %.60q, not %s: correct %s or --node-name; after a boot, the kubelet corrects the node",
+			name, c.files.server, errOtherMachine, of, bootID, c.files.configuration())
+	}
+	return nil
+}
+
+// sameBoot reports whether two boot IDs are the same. systemd writes them without dashes.
+func sameBoot(a, b string) bool {
+	plain := func(id string) string { return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", "")) }
+	return plain(a) == plain(b)
 }

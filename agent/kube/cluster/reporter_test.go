@@ -86,7 +86,7 @@ func startOrders(t *testing.T, n int, respond func(o *orders, number int, w http
 	log := slog.New(slog.NewTextHandler(&o.log, nil))
 	o.Reporter = NewReporter("n1", o, log)
 	kubeconfig, _, _ := a.files(t)
-	options := Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log}
+	options := Options{Kubeconfig: kubeconfig, Node: "n1", BootID: testBoot, Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log}
 	for _, c := range change {
 		c(o, &options)
 	}
@@ -333,7 +333,7 @@ func TestReportWithNewCredentials(t *testing.T) {
 	o := &orders{t: t, api: a, connections: map[string]bool{}}
 	log := slog.New(slog.NewTextHandler(&o.log, nil))
 	o.Reporter = NewReporter("n1", o, log)
-	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
+	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", BootID: testBoot, Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
 	o.until("list", func() bool {
 		o.Reporter.mu.Lock()
 		defer o.Reporter.mu.Unlock()

@@ -32,15 +32,19 @@ type apiServer struct {
 	// watch with 410, and forbidden every request but that of the node with 403.
 	old, gone, forbidden bool
 	unsure               bool          // the rights can't be checked
+	name, bootID         string        // of the Node
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
 	opened               int           // counts the watches that are no list
 	selectors            map[string]bool
 	report               http.HandlerFunc // answers requests for orders; set before the start
 }
 
+// testBoot is the boot ID of the node.
+const testBoot = "0c1b7bd4-1b7d-4d3e-9a55-5d6b1f6f8a10"
+
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	a := &apiServer{token: "first", version: 1, pods: map[types.UID]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, selectors: map[string]bool{}}
+	a := &apiServer{token: "first", name: "n1", bootID: testBoot, version: 1, pods: map[types.UID]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, selectors: map[string]bool{}}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
 	a.StartTLS()
@@ -73,14 +77,15 @@ func write(t *testing.T, path, content string) {
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	token, old, forbidden, unsure := a.token, a.old, a.forbidden, a.unsure
+	token, old, forbidden, unsure, name, bootID := a.token, a.old, a.forbidden, a.unsure, a.name, a.bootID
 	a.mu.Unlock()
 	q := r.URL.Query()
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+token:
 		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
-	case r.URL.Path == "/api/v1/nodes/n1" && r.Header.Get("Accept") == metadataOnly && r.Method == http.MethodGet:
-		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	case r.URL.Path == "/api/v1/nodes/"+name && q.Get("resourceVersion") == "0":
+		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: bootID}}})
 	case r.URL.Path == "/version" && unsure:
 		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not ready")
 	case r.URL.Path == "/version":

@@ -24,13 +24,19 @@ import (
 // reflector, which has its own within a connection.
 const firstBackoff, longestBackoff = 800 * time.Millisecond, 30 * time.Second
 
+// bootBackoff is the longest back-off while the Node has another boot ID: after a boot, the kubelet
+// may start later than this program.
+const bootBackoff = 5 * time.Second
+
 // Options configure Watch.
 type Options struct {
 	// Kubeconfig is the path of a kubeconfig; empty is the service account of this pod.
 	Kubeconfig string
 	Node       string
-	Software   string // this program's version
-	Feed       *kube.Feed
+	// BootID is that of this machine. A Node with another one is not used.
+	BootID   string
+	Software string // this program's version
+	Feed     *kube.Feed
 	// Reporter gets the connection and the states of the pods.
 	Reporter *Reporter
 	// Configz gets the connection.
@@ -63,7 +69,11 @@ func Watch(ctx context.Context, o Options) {
 			return
 		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		}
-		backoff = min(2*backoff, longestBackoff)
+		longest := longestBackoff
+		if errors.Is(err, errOtherMachine) {
+			longest = bootBackoff
+		}
+		backoff = min(2*backoff, longest)
 	}
 }
 
@@ -72,6 +82,12 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	c, err := o.connect()
 	if err != nil {
 		return err
+	}
+	// Nothing else is asked or written before: for another cluster, the pods of this node would be gone,
+	// and it may have a node of the same name.
+	missing := c.checkNode(ctx, o.Node, o.BootID)
+	if missing != nil && !apierrors.IsForbidden(missing) {
+		return missing
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -86,12 +102,8 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 		o.Configz.connected(c)
 	}
 	o.Reporter.awaitRights(ctx)
-	err = c.checkNode(ctx, o.Node)
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, o.Node)
-	}
-	if err != nil {
-		return c.files.explain(err)
+	if missing != nil {
+		return missing
 	}
 	failed := func(err error) error {
 		err = c.files.explain(err)

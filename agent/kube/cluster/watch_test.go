@@ -64,7 +64,7 @@ func start(t *testing.T, kubeconfig, name string) *node {
 	parts.Go(func() { n.orders.Run(ctx) })
 	parts.Go(func() { n.reporter.Run(ctx) })
 	parts.Go(func() {
-		Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, Software: "test", Feed: feed, Reporter: n.reporter, Log: log})
+		Watch(ctx, Options{Kubeconfig: kubeconfig, Node: name, BootID: testBoot, Software: "test", Feed: feed, Reporter: n.reporter, Log: log})
 	})
 	t.Cleanup(func() {
 		cancel()
@@ -286,6 +286,39 @@ func TestBadConfiguration(t *testing.T) {
 			}
 			n.until("watching after the repair", func(s kube.Status) bool { return s.Watching && n.has("a") })
 		})
+	}
+}
+
+// A Node that is another machine is not used, as in another cluster: the pods of this one would be gone.
+func TestOtherMachine(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	a.bootID = "3c2b7bd4-1b7d-4d3e-9a55-5d6b1f6f8a10"
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("error", func(s kube.Status) bool {
+		return strings.Contains(s.Error, `node "n1" of API server `+a.URL+" is another machine") &&
+			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+" or --node-name") && !s.Watching
+	})
+	n.reporter.mu.Lock()
+	connected := n.reporter.connection != nil
+	n.reporter.mu.Unlock()
+	var lists int
+	a.set(func() { lists = a.lists })
+	if n.has("a") || lists > 0 || connected {
+		t.Errorf("%d lists of the pods of another machine, connected %t; want none", lists, connected)
+	}
+	a.set(func() { a.bootID = testBoot })
+	n.until("watching after the kubelet has corrected it", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+func TestSameBoot(t *testing.T) {
+	const id = "0c1b7bd4-1b7d-4d3e-9a55-5d6b1f6f8a10"
+	for other, want := range map[string]bool{id: true, "0c1b7bd41b7d4d3e9a555d6b1f6f8a10": true, strings.ToUpper(id): true, id + "\n": true, "": false, id[1:]: false} {
+		if got := sameBoot(id, other); got != want {
+			t.Errorf("sameBoot(%q, %q) = %t; want %t", id, other, got, want)
+		}
 	}
 }
 
