@@ -205,6 +205,7 @@ func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
 	uid := t.order.UID
 	switch a.kind {
 	case setPhase:
+		t.version = max(t.version, versionOf(p))
 		if s, ok := r.pods[uid]; ok {
 			mark := markOf(&t.order, a.write)
 			if a.plain {

@@ -44,6 +44,8 @@ type task struct {
 	written    int
 	plain      bool
 	annotateAt time.Time
+	// version is the resource version of an object that has that write; 0 if none is known.
+	version uint64
 	// shown is set if the pod was seen as a write of the phase leaves it, whose answer may have been lost.
 	shown bool
 	// disrupted is set when the condition DisruptionTarget was written.
@@ -175,10 +177,16 @@ func (t *task) next(p *podState) action {
 	return t.mark(p)
 }
 
-// noteWrites takes the number of the last write from the pod.
+// noteWrites takes the number of the last write from the pod: the answer may have been lost, or have
+// gone to an earlier evictd-kube. Who may update the pod can write the annotation, but not its status.
 func (t *task) noteWrites(p *podState) {
-	if p.disrupted { // who may update the pod can write the annotation, not its status
-		t.written = max(t.written, p.writes(t.order.Decided))
+	n := p.writes(t.order.Decided)
+	if t.sent > 0 {
+		n = min(n, t.sent)
+	}
+	if p.disrupted && n > t.written {
+		t.written, t.sent = n, max(t.sent, n)
+		t.version = max(t.version, p.version)
 	}
 	t.plain = t.plain && t.written == 1
 	t.noteShown(p)
@@ -194,7 +202,7 @@ func (t *task) noteShown(p *podState) {
 // pods, and an earlier evictd-kube may have deleted this one with its grace period. The object of a
 // pod that was reported may exist for some milliseconds more, or until the kubelet has ended the pod.
 func (t *task) terminating(p *podState, mayRun bool) action {
-	byUs := t.order.Exclusive != "" && t.order.GraceSeconds > 0 && p.disrupted
+	byUs := t.order.Exclusive != "" && (t.order.GraceSeconds > 0 || t.unfenced(p)) && p.disrupted
 	switch {
 	case t.undone(p) && !mayRun:
 		return action{kind: setPhase, write: t.written + 1}
@@ -211,6 +219,8 @@ func (t *task) report(p *podState) action {
 	switch {
 	case t.written == 0 && p.phase == corev1.PodSucceeded:
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had succeeded before its eviction was reported"}
+	case t.written == 0 && t.unfenced(p):
+		return t.stop(p)
 	case t.written == 0:
 		return action{kind: setPhase, write: 1, plain: t.plainFirst(p)}
 	case t.undone(p):
@@ -221,6 +231,13 @@ func (t *task) report(p *podState) action {
 	return action{answer: kube.AnswerReported}
 }
 
+// unfenced reports whether the kubelet can start a container of a killed pod that must not run twice
+// before it sees the report. The controller of a pod that has failed makes another one at once, but
+// not before the object of a deleted one is gone, which is after its containers. The reason is lost.
+func (t *task) unfenced(p *podState) bool {
+	return t.order.Stage == kube.StageEnded && t.order.Exclusive != "" && !t.order.Fenced && p.startsAgain
+}
+
 // plainFirst reports whether the first write has no annotation. With one the kubelet ends the pod at
 // once and blanks the reason first, and the controllers of such pods delete the object in the same
 // moment. Without a fence the kubelet must end it at once, because it would start the pod again.
@@ -228,16 +245,18 @@ func (t *task) plainFirst(p *podState) bool {
 	return t.order.Stage == kube.StageEnded && t.order.Fenced && p.replaced && p.version != 0
 }
 
-// undone reports whether the kubelet has taken back the last write and may be contradicted. After a
-// write without the annotation no older state of the pod is kept ([Reporter.keep]); after an answer
+// undone reports whether the kubelet has taken back the last write and may be contradicted. A state
+// follows that write if it is newer, or has its annotation, which others may have changed since. After
+// a write without the annotation no older state of the pod is kept ([Reporter.keep]); after an answer
 // without a version an older one costs one more write.
 func (t *task) undone(p *podState) bool {
-	last := t.plain || t.written > 0 && p.writes(t.order.Decided) == t.written
-	return last && t.written < maxWrites && p.undone()
+	newer := t.version != 0 && p.version > t.version
+	follows := t.plain || newer || p.writes(t.order.Decided) >= t.written
+	return t.written > 0 && follows && t.written < maxWrites && p.undone()
 }
 
-// stop ends a pod that must not run twice and has a grace period: its object must remain until
-// its processes have ended.
+// stop ends a pod that must not run twice and has a grace period, or no fence: its object must remain
+// until its processes have ended.
 func (t *task) stop(p *podState) action {
 	if !t.disrupted && !p.disrupted {
 		return action{kind: setCondition}
