@@ -84,6 +84,7 @@ func (d *daemon) buildEvictions() {
 	}
 	d.evictions = evictions.New(evictions.Options{
 		Orders: d.orders, Inventory: d.inventory, Records: d.records, Hierarchy: d.hierarchy, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
+		Runtime:   func() string { return d.inventory.Status().RuntimeName },
 		Exclusive: d.facts.Exclusive, DaemonSet: d.facts.DaemonSet, Connected: d.watching,
 		Decided: d.decided, ShuttingDown: func() bool { return d.shutdown.State().Active() },
 		Resume: func(ctx context.Context, o evict.Order) bool {

@@ -55,6 +55,9 @@ type Eviction struct {
 	// Decided is when the pod was chosen, the same in each call of Begin for one eviction; zero
 	// means now. Only its milliseconds are used.
 	Decided time.Time
+	// LastStart is when the newest container that is killed was created, in nanoseconds since 1970 by the
+	// runtime's clock, which may have been set back since; 0 if that is not known.
+	LastStart int64
 	// NotStarted is set if no container of the pod has run, so that nothing was killed: the order
 	// begins with StageEnded.
 	NotStarted bool
@@ -187,7 +190,7 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	default:
 		if order.Stage == StageKilled && before.killable() {
 			o.advance(before, StageKilled, now)
-			before.noteKill(now)
+			before.noteKill(now, e.LastStart)
 			before.Ended = false
 			o.notify()
 		}
@@ -200,7 +203,7 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 	order.ID = rand.Text()
 	p := &pending{SavedOrder: SavedOrder{Order: *order, Began: now, Ended: e.NotStarted}}
 	if order.Stage == StageKilled {
-		p.noteKill(now)
+		p.noteKill(now, e.LastStart)
 	}
 	o.counts.Begun++
 	o.byUID[e.UID], o.byID[order.ID] = p, p

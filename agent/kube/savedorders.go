@@ -15,7 +15,8 @@ type SavedOrder struct {
 	Began  time.Time `json:"began"`
 	Killed time.Time `json:"killed,omitzero"`
 	// KilledAt is Killed by the wall clock of that time, in nanoseconds since 1970, as the runtime
-	// says when a container was created. It is never converted either.
+	// says when a container was created, or when the newest of those that were killed was created if that is
+	// later: the clock was set back since. It is never converted either.
 	KilledAt int64 `json:"killedAt,omitempty"`
 	// Answer is the last answer, or the first final one, which came at Answered.
 	Answer   Answer    `json:"answer,omitempty"`
@@ -27,8 +28,10 @@ type SavedOrder struct {
 	CgroupGone bool `json:"cgroupGone,omitempty"`
 }
 
-// noteKill records the time of a kill.
-func (s *SavedOrder) noteKill(now time.Time) { s.Killed, s.KilledAt = now, now.UnixNano() }
+// noteKill notes a kill. lastStart is when the newest of the killed containers was created; 0 if unknown.
+func (s *SavedOrder) noteKill(now time.Time, lastStart int64) {
+	s.Killed, s.KilledAt = now, max(now.UnixNano(), lastStart)
+}
 
 // EachTime calls f with each time that is set and that moves with the wall clock.
 func (s *SavedOrder) EachTime(f func(*time.Time)) {

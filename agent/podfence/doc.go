@@ -18,6 +18,10 @@
 // must not be hindered: while containers of it are in their grace period, [Fence.SetForking] sets
 // only cgroup.max.descendants, with which no container can start either. v1 has no such limit.
 //
+// Both were measured with runc. crun 1.8.1 forks before it moves the process into the container's cgroup,
+// and nothing after that: on v1 it started a program that makes no thread in a pod whose pids.max was 0.
+// The caller has to look for containers that have started in spite of the fence.
+//
 // The kubelet writes pids.max only when it makes the pod's cgroup
 // (pkg/kubelet/cm/pod_container_manager_linux.go: EnsureExists).
 //

@@ -34,11 +34,14 @@
 // # Pods without a fence
 //
 // A pod has none if it has no cgroup of its own (the kubelet's cgroupsPerQOS is false), on v1
-// without the pids controller, and if the file of marks can't be written. A pod that may run
+// without the pids controller, if the file of marks can't be written, and with CRI-O, with which a
+// fence has not been tested. A pod that may run
 // twice is then reported at once. Run finds the end of the pod in the runtime's list. If the
 // kubelet has started a container again, this is counted. The eviction of a pod that must not
 // run twice is then given up; of another pod if it is not reported within 10 s. The decision
-// kills the pod again if it has to, with its back-off for revivals (agent/evict).
+// kills the pod again if it has to, with its back-off for revivals (agent/evict). Because the
+// kubelet may start it while the report is on its way, a pod that must not run twice is not
+// marked Failed but deleted: its controller replaces it when its containers have ended.
 //
 // # Node shutdown
 //

@@ -33,6 +33,8 @@ type Options struct {
 	Records   *execute.Records
 	Hierarchy *cgroup.Hierarchy
 	Procfs    kernel.FS
+	// Runtime returns the name of the container runtime; "" before it was listed.
+	Runtime func() string
 	// Exclusive returns why two instances of a pod must not run at the same time; "" if they
 	// may.
 	Exclusive func(uid string) string
@@ -85,14 +87,16 @@ type Evictions struct {
 type eviction struct {
 	uid, pod, id string
 	exclusive    string
-	killed       time.Time       // the last kill; zero if the kubelet still stops the pod
-	killedAt     int64           // killed by the clock by which the runtime says when a container was created
-	fence        *podfence.Fence // nil if none is set
-	ended        bool            // no process of the containers is left
-	gaveUp       bool            // the actuator no longer waits for the processes
-	unfencedEnd  bool            // ended was reported while the fence was being set
-	revived      bool            // the kubelet has started a container again
-	void         string          // why the order has to be withdrawn
+	killed       time.Time // the last kill; zero if the kubelet still stops the pod
+	// killedAt is killed by the clock by which the runtime says when a container was created; that of the
+	// newest container if the clock was set back since.
+	killedAt    int64
+	fence       *podfence.Fence // nil if none is set
+	ended       bool            // no process of the containers is left
+	gaveUp      bool            // the actuator no longer waits for the processes
+	unfencedEnd bool            // ended was reported while the fence was being set
+	revived     bool            // the kubelet has started a container again
+	void        string          // why the order has to be withdrawn
 	// restored is set for an eviction of an earlier run until it is known what goes on.
 	// reported is set if evictd-kube had reported it by then.
 	restored, reported bool

@@ -286,6 +286,36 @@ func TestFenceNotPossible(t *testing.T) {
 	}
 }
 
+// No fence is set with a runtime with which none has been tested.
+func TestFenceWithCRIO(t *testing.T) {
+	n := newNode(t, func(n *node) { n.runtime = "cri-o" })
+	if err := n.Fence(n.job()); !errors.Is(err, errRuntime) {
+		t.Errorf("Fence() = %v; want %v", err, errRuntime)
+	}
+	n.wantFenced(false)
+	n.wantStage(kube.StageEnded)
+	if o := n.order().Order; o.Fenced || n.Status().Failed != 1 {
+		t.Errorf("order %+v, status %+v; want no fence, and one failure", o, n.Status())
+	}
+}
+
+// A container can be created, the clock set back, and the container killed. It is not taken for one
+// that was started again, also not after a restart.
+func TestKilledBeforeItsCreation(t *testing.T) {
+	n := newNode(t)
+	n.running.LastStart = time.Now().Add(30 * time.Minute).UnixNano()
+	n.fence()
+	n.check(n.t.Context(), time.Now().Add(2*lateStart))
+	if s := n.Status(); s.Revived != 0 || len(n.resumed) > 0 {
+		t.Errorf("status %+v, killed again %+v; want that nothing was started again", s, n.resumed)
+	}
+	n.restart(false)
+	n.decided = true
+	n.checkNow()
+	n.wantStage(kube.StageKilled)
+	n.wantFenced(true)
+}
+
 // A container that was created just before the fence may start after it. The pod is killed
 // again, once for each start.
 func TestStartedBehindFence(t *testing.T) {

@@ -17,7 +17,12 @@ var (
 	errStopped = errors.New("evictd stops: no fence is set")
 	errEnded   = errors.New("the eviction's order ended before its fence was set")
 	errNoTable = errors.New("the file of fence marks could not be opened")
+	errRuntime = errors.New("no fence is set with the container runtime cri-o: it is not known to keep its containers from starting")
 )
+
+// unmeasured is the runtime with which no fence is set. Its containers may start in spite of one: it
+// may execute crun (agent/podfence).
+const unmeasured = "cri-o"
 
 // Allowed implements [act.Fencer].
 func (e *Evictions) Allowed(job *act.Job) error {
@@ -140,6 +145,9 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	if e.o.DaemonSet(uid) {
 		x.Taint = kube.TaintFor(cmp.Or(order.Cause, rec.Cause))
 	}
+	if killed {
+		x.LastStart = e.o.Inventory.Running(uid).LastStart
+	}
 	now := time.Now()
 	id, err := e.o.Orders.Begin(x)
 	if err != nil {
@@ -156,7 +164,7 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed, v.killedAt, v.revived, v.ended = now, now.UnixNano(), false, false
+		v.killed, v.killedAt, v.revived, v.ended = now, max(now.UnixNano(), x.LastStart), false, false
 	}
 	known := *v
 	e.mu.Unlock()
@@ -172,8 +180,11 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 // set sets the fence of a job's pod. It returns nil and an error if there is none, and a
 // fence with an error if it is incomplete.
 func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
-	if e.table == nil {
+	switch {
+	case e.table == nil:
 		return nil, errNoTable
+	case e.o.Runtime() == unmeasured:
+		return nil, errRuntime
 	}
 	var cgroups []string
 	for i := range job.Containers {

@@ -51,6 +51,7 @@ type node struct {
 	log       *buffer
 
 	exclusive       string
+	runtime         string
 	running         pods.Running
 	guard           evict.Guard
 	daemonSet       bool
@@ -120,6 +121,7 @@ func (n *node) start() {
 	})
 	n.Evictions = New(Options{
 		Orders: n.orders, Inventory: n, Records: n.records, Hierarchy: n.hierarchy, Procfs: "/proc",
+		Runtime:   func() string { return n.runtime },
 		Exclusive: func(string) string { return n.exclusive },
 		DaemonSet: func(string) bool { return n.daemonSet },
 		Decided:   func() (ok, dryRun bool) { return n.decided, n.dryRun },
