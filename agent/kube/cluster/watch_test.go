@@ -4,15 +4,18 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
@@ -289,6 +292,26 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
+// A node that the API server does not know yet is watched once it exists.
+func TestNodeAppears(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	var exists atomic.Bool
+	a.report = func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes/n2" || !exists.Load() {
+			status(w, http.StatusNotFound, metav1.StatusReasonNotFound, "not found")
+			return
+		}
+		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+	}
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n2")
+	n.until("error", func(s kube.Status) bool { return strings.Contains(s.Error, `knows no node "n2"`) })
+	exists.Store(true)
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
 // A missing right is named, and used after it was granted.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
@@ -322,6 +345,19 @@ func TestWrongCA(t *testing.T) {
 	})
 	write(t, ca, string(right))
 	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+
+	// One that becomes wrong later counts at the next connection, and takes no facts away.
+	write(t, ca, foreignCA)
+	a.set(func() { a.token = "second" }) // Watch connects again
+	n.until("error again", func(s kube.Status) bool {
+		return !s.Watching && strings.Contains(s.Error, ca+" does not contain its CA")
+	})
+	if n.priority("a") != 7 {
+		t.Error("the facts are gone")
+	}
+	write(t, ca, string(right))
+	a.set(func() { a.token = "first" })
+	n.until("watching again", func(s kube.Status) bool { return s.Watching && n.has("a") })
 }
 
 // foreignCA is a CA that has signed nothing.
