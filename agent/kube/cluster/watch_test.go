@@ -178,6 +178,24 @@ func TestOpenedWatch(t *testing.T) {
 	}
 }
 
+// A bookmark confirms the facts: without events their age would grow for as long as no pod changes.
+func TestBookmark(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return n.has("a") && s.Watching && !s.AsOf.IsZero() })
+	time.Sleep(500 * time.Millisecond)
+	before := time.Now().Add(-100 * time.Millisecond) // AsOf has the precision of the age that is sent
+	a.mu.Lock()
+	for w := range a.watchers {
+		w <- event(watch.Bookmark, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+	}
+	a.mu.Unlock()
+	n.until("confirmation", func(s kube.Status) bool { return s.AsOf.After(before) })
+}
+
 // A resource version that is too old, and a watch that ends, are followed by a list or
 // a watch that finds what was missed.
 func TestExpiredVersion(t *testing.T) {
