@@ -1,0 +1,29 @@
+package evictions
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/kube"
+)
+
+// An evictd that crashes before it has saved its state leaves the mark of the fence alone, whose
+// times no evictd converts: after the clock was set back they are in the future. The killed container
+// is older than its kill all the same.
+func TestRestartFromMarkClockSetBack(t *testing.T) {
+	n := newNode(t)
+	n.fence()
+	n.running.LastStart = time.Now().Add(-10 * time.Minute).UnixNano()
+	synctest.Test(t, func(*testing.T) { // whose clock begins in the year 2000
+		n.restart(false)
+		n.checkNow()
+		n.decided = true
+		n.checkNow()
+		n.wantStage(kube.StageKilled)
+		n.wantFenced(true)
+		if len(n.resumed) != 1 {
+			t.Errorf("killed again: %+v; want the pod, which was not started again\n%s", n.resumed, n.log)
+		}
+	})
+}
