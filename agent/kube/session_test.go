@@ -210,10 +210,20 @@ func TestHostileLines(t *testing.T) {
 	}
 }
 
+// A peer of another version gets evictd's hello, and nothing that it sends after its own counts:
+// the facts stay, here in spite of an empty list.
 func TestAnotherVersion(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kube.sock")
 	e := serve(t, socket, NewFacts())
-	_, r := raw(t, socket, `{"hello":{"version":5,"software":"v9.0","mood":"new"}}`+"\n")
+	first, err := encodePod(pods(1)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := raw(t, socket, hello, string(first))
+	until(t, "facts", func() bool { return e.Facts.Status(time.Now()).Pods == 1 })
+	before.Close()
+
+	_, r := raw(t, socket, `{"hello":{"version":5,"software":"v9.0","mood":"new"}}`+"\n"+`{"list":{"id":1}}`+"\n"+`{"listed":{"id":1}}`+"\n")
 	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, `"version":4`) {
 		t.Errorf("answer %q, %v; want evictd's hello", line, err)
 	}
@@ -223,6 +233,9 @@ func TestAnotherVersion(t *testing.T) {
 	until(t, "reason", func() bool {
 		return strings.Contains(e.Facts.Status(time.Now()).Error, "peer (v9.0) has version 5 of the protocol, this is version 4")
 	})
+	if about, ok := e.Facts.Describe("u0"); !ok || about.Gone {
+		t.Errorf("facts after the session %+v, %t; want them kept", about, ok)
+	}
 
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "later.sock"))
 	if err != nil {

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -225,4 +228,39 @@ func TestReportWhileNodeWritesHang(t *testing.T) {
 	if took := time.Since(began); took < taintDeadline || took > writeTimeout+2*taintDeadline {
 		t.Errorf("reported after %v; want %v after the write had no answer", took, taintDeadline)
 	}
+}
+
+// logFunc is called for each line of a log.
+type logFunc func()
+
+func (f logFunc) Write(line []byte) (int, error) {
+	f()
+	return len(line), nil
+}
+
+// Watch waits twice as long after each failure, less up to half of it, and at most longestBackoff.
+func TestWatchBackoff(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	synctest.Test(t, func(t *testing.T) {
+		var attempts []time.Time
+		log := slog.New(slog.NewTextHandler(logFunc(func() {
+			attempts = append(attempts, time.Now())
+			if os.Remove(kubeconfig) != nil { // another error than the last one, which would not be logged
+				write(t, kubeconfig, "{")
+			}
+		}), nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		Watch(ctx, Options{Kubeconfig: kubeconfig, Node: "n1", Feed: kube.NewFeed("n1", "test", slog.New(slog.DiscardHandler)), Log: log})
+		if len(attempts) < 12 {
+			t.Fatalf("%d attempts in 5 minutes; want at least 12", len(attempts))
+		}
+		want := firstBackoff
+		for i, last := range attempts[:len(attempts)-1] {
+			if wait := attempts[i+1].Sub(last); wait < want/2 || wait > want {
+				t.Errorf("wait %d is %v; want %v to %v", i, wait, want/2, want)
+			}
+			want = min(2*want, longestBackoff)
+		}
+	})
 }

@@ -65,7 +65,7 @@ func factsOf(p *corev1.Pod) *kube.Pod {
 	}
 	f.Bound = boundAt(p)
 	if p.Spec.Resources != nil {
-		f.Resources = resourcesOf(*p.Spec.Resources, p.Status.AllocatedResources, p.Status.Resources)
+		f.Resources = podResourcesOf(p)
 	}
 	f.Containers = containersOf(p.Spec.Containers, p.Status.ContainerStatuses)
 	f.InitContainers = containersOf(p.Spec.InitContainers, p.Status.InitContainerStatuses)
@@ -159,6 +159,34 @@ func resourcesOf(spec corev1.ResourceRequirements, allocated corev1.ResourceList
 		resized(&r.Limits, actual.Limits)
 	}
 	return r
+}
+
+// podResourcesOf returns the pod-level requests and limits by which the kubelet decides. p has
+// pod-level resources.
+func podResourcesOf(p *corev1.Pod) kube.Resources {
+	spec, status := p.Spec.Resources, corev1.ResourceRequirements{}
+	if p.Status.Resources != nil {
+		status.Limits = podLevel(p.Status.Resources.Limits, spec.Limits, p.Spec.Overhead)
+	}
+	return resourcesOf(*spec, podLevel(p.Status.AllocatedResources, spec.Requests, p.Spec.Overhead), &status)
+}
+
+// podLevel returns the pod-level amounts that amounts of the pod's status are about. The kubelet
+// reports those of the whole pod (pkg/kubelet/kubelet_pods.go, since 1.36): with the overhead, and
+// also of a resource that only containers have.
+func podLevel(status, spec, overhead corev1.ResourceList) corev1.ResourceList {
+	l := corev1.ResourceList{}
+	for name := range spec {
+		q, ok := status[name]
+		if !ok {
+			continue
+		}
+		q = q.DeepCopy() // Sub may change what q points to
+		if q.Sub(overhead[name]); q.Sign() >= 0 {
+			l[name] = q
+		}
+	}
+	return l
 }
 
 func amountsOf(l corev1.ResourceList) (a kube.Amounts) {

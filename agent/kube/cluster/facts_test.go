@@ -93,6 +93,52 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
+// During a resize the kubelet decides by the pod-level resources that it has allocated. Its status
+// is about the whole pod, whose overhead is a fact of its own.
+func TestPodResourcesOf(t *testing.T) {
+	overhead := resources("cpu", "250m", "memory", "64Mi")
+	for _, tt := range []struct {
+		name                     string
+		requests, limits         corev1.ResourceList // of the spec; nil if it has no pod-level resources
+		allocated, actual        corev1.ResourceList // of the status
+		wantRequests, wantLimits kube.Amounts
+	}{
+		{
+			"no status", resources("memory", "2Gi"), resources("memory", "4Gi"), nil, nil,
+			kube.Amounts{Memory: "2Gi"}, kube.Amounts{Memory: "4Gi"},
+		},
+		{
+			"resize in progress", resources("cpu", "2", "memory", "2Gi"), resources("cpu", "4", "memory", "4Gi"),
+			resources("cpu", "1250m", "memory", "1088Mi"), resources("cpu", "2250m", "memory", "2112Mi"),
+			kube.Amounts{CPU: "1", Memory: "1Gi"}, kube.Amounts{CPU: "2", Memory: "2Gi"},
+		},
+		{
+			"memory of containers", resources("cpu", "1"), nil, resources("cpu", "1250m", "memory", "1088Mi"), resources("memory", "2112Mi"),
+			kube.Amounts{CPU: "1"}, kube.Amounts{},
+		},
+		{
+			"less than the overhead", resources("memory", "32Mi"), nil, resources("memory", "32Mi"), nil,
+			kube.Amounts{Memory: "32Mi"}, kube.Amounts{},
+		},
+		{"resources of containers", nil, nil, resources("cpu", "1250m", "memory", "1088Mi"), resources("memory", "2112Mi"), kube.Amounts{}, kube.Amounts{}},
+	} {
+		p := apiPod("a", func(p *corev1.Pod) {
+			p.Spec.Overhead = overhead
+			if tt.requests != nil {
+				p.Spec.Resources = &corev1.ResourceRequirements{Requests: tt.requests, Limits: tt.limits}
+			}
+			p.Status.AllocatedResources = tt.allocated
+			if tt.actual != nil {
+				p.Status.Resources = &corev1.ResourceRequirements{Requests: tt.allocated, Limits: tt.actual}
+			}
+		})
+		want := kube.Resources{Requests: tt.wantRequests, Limits: tt.wantLimits}
+		if diff := cmp.Diff(want, factsOf(p).Resources); diff != "" {
+			t.Errorf("%s: pod-level resources (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
 // The reflector keeps facts and states instead of pods while it receives a list.
 func TestReduceList(t *testing.T) {
 	var list cache.TransformingStore = &store{}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
@@ -83,6 +84,16 @@ func (n *node) until(what string, ok func(kube.Status) bool) {
 		if time.Now().After(deadline) {
 			n.t.Fatalf("%s: not after 30s; status %+v, log:\n%s", what, s, n.log.String())
 		}
+	}
+}
+
+// wantUnconnected fails if the Reporter has an API server, of which it would ask the pods of orders.
+func (n *node) wantUnconnected() {
+	n.t.Helper()
+	n.reporter.mu.Lock()
+	defer n.reporter.mu.Unlock()
+	if n.reporter.connection != nil {
+		n.t.Error("the Reporter is connected; want that it waits")
 	}
 }
 
@@ -173,6 +184,24 @@ func TestOpenedWatch(t *testing.T) {
 	if s := n.facts.Status(time.Now()); opened == 0 || s.AsOf.After(listed.Add(time.Second)) {
 		t.Errorf("after %d watches without an event: facts as of %v; want %v", opened, s.AsOf, listed)
 	}
+}
+
+// A bookmark confirms the facts: without events their age would grow for as long as no pod changes.
+func TestBookmark(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("list", func(s kube.Status) bool { return n.has("a") && s.Watching && !s.AsOf.IsZero() })
+	time.Sleep(500 * time.Millisecond)
+	before := time.Now().Add(-100 * time.Millisecond) // AsOf has the precision of the age that is sent
+	a.mu.Lock()
+	for w := range a.watchers {
+		w <- event(watch.Bookmark, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+	}
+	a.mu.Unlock()
+	n.until("confirmation", func(s kube.Status) bool { return s.AsOf.After(before) })
 }
 
 // A resource version that is too old, and a watch that ends, are followed by a list or
@@ -301,13 +330,11 @@ func TestOtherMachine(t *testing.T) {
 		return strings.Contains(s.Error, `node "n1" of API server `+a.URL+" is another machine") &&
 			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+" or --node-name") && !s.Watching
 	})
-	n.reporter.mu.Lock()
-	connected := n.reporter.connection != nil
-	n.reporter.mu.Unlock()
+	n.wantUnconnected()
 	var lists int
 	a.set(func() { lists = a.lists })
-	if n.has("a") || lists > 0 || connected {
-		t.Errorf("%d lists of the pods of another machine, connected %t; want none", lists, connected)
+	if n.has("a") || lists > 0 {
+		t.Errorf("%d lists of the pods of another machine; want none", lists)
 	}
 	a.set(func() { a.bootID = testBoot })
 	n.until("watching after the kubelet has corrected it", func(s kube.Status) bool { return s.Watching && n.has("a") })
@@ -320,6 +347,19 @@ func TestSameBoot(t *testing.T) {
 			t.Errorf("sameBoot(%q, %q) = %t; want %t", id, other, got, want)
 		}
 	}
+}
+
+// A node that the API server does not know yet is watched once it exists. Nothing is reported before.
+func TestNodeAppears(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n2")
+	n.until("error", func(s kube.Status) bool { return strings.Contains(s.Error, `knows no node "n2"`) })
+	n.wantUnconnected()
+	a.set(func() { a.name = "n2" })
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
 }
 
 // A missing right is named, and used after it was granted.
@@ -355,6 +395,19 @@ func TestWrongCA(t *testing.T) {
 	})
 	write(t, ca, string(right))
 	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+
+	// One that becomes wrong later counts at the next connection, and takes no facts away.
+	write(t, ca, foreignCA)
+	a.set(func() { a.token = "second" }) // Watch connects again
+	n.until("error again", func(s kube.Status) bool {
+		return !s.Watching && strings.Contains(s.Error, ca+" does not contain its CA")
+	})
+	if n.priority("a") != 7 {
+		t.Error("the facts are gone")
+	}
+	write(t, ca, string(right))
+	a.set(func() { a.token = "first" })
+	n.until("watching again", func(s kube.Status) bool { return s.Watching && n.has("a") })
 }
 
 // foreignCA is a CA that has signed nothing.

@@ -299,23 +299,6 @@ func TestFenceWithCRIO(t *testing.T) {
 	}
 }
 
-// A container can be created, the clock set back, and the container killed. It is not taken for one
-// that was started again, also not after a restart.
-func TestKilledBeforeItsCreation(t *testing.T) {
-	n := newNode(t)
-	n.running.LastStart = time.Now().Add(30 * time.Minute).UnixNano()
-	n.fence()
-	n.check(n.t.Context(), time.Now().Add(2*lateStart))
-	if s := n.Status(); s.Revived != 0 || len(n.resumed) > 0 {
-		t.Errorf("status %+v, killed again %+v; want that nothing was started again", s, n.resumed)
-	}
-	n.restart(false)
-	n.decided = true
-	n.checkNow()
-	n.wantStage(kube.StageKilled)
-	n.wantFenced(true)
-}
-
 // A container that was created just before the fence may start after it. The pod is killed
 // again, once for each start.
 func TestStartedBehindFence(t *testing.T) {
@@ -436,18 +419,6 @@ func TestLiftFails(t *testing.T) {
 	}
 	if !strings.Contains(n.log.String(), "could not lift the fence") {
 		t.Errorf("log = %s", n.log)
-	}
-}
-
-// A fence that could not be lifted, and was set again for another eviction of the pod, stays.
-func TestSetAgainAfterFailedLift(t *testing.T) {
-	n := newNode(t)
-	n.fence()
-	n.Evictions.unlifted = append(n.Evictions.unlifted, n.Evictions.byUID[testUID].fence)
-	n.checkNow()
-	n.wantFenced(true)
-	if s := n.Status(); s.Unlifted != 0 || s.Lifted != 0 {
-		t.Errorf("status = %+v; want a fence that is not lifted", s)
 	}
 }
 
