@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 const (
@@ -74,6 +75,14 @@ func (s *lifecycle) kube(t *testing.T) {
 	status, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
 		t.Fatal(err)
+	}
+	arguments, err := os.ReadFile("/proc/" + pid + "/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := process.BootID("/proc")
+	if want := "\x00--boot-id=" + strings.ReplaceAll(boot, "-", "") + "\x00"; err != nil || !strings.Contains(string(arguments), want) {
+		t.Errorf("arguments %q, %v; want %q", arguments, err, want)
 	}
 	uid := s.must("id", "--user", "evictd-kube")
 	for _, line := range []string{

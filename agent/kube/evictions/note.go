@@ -28,7 +28,6 @@ type note struct {
 	Ended     bool       `json:"e,omitempty"`
 	// These are Unix times, in milliseconds and nanoseconds.
 	Decided int64 `json:"d"`
-	Began   int64 `json:"b"`
 	Killed  int64 `json:"k,omitempty"`
 }
 
@@ -37,7 +36,7 @@ func noteOf(o *kube.SavedOrder) string {
 	n := note{
 		Namespace: o.Order.Namespace, Name: o.Order.Name, Stage: o.Order.Stage, Exclusive: o.Order.Exclusive,
 		Reason: o.Order.Reason, Message: o.Order.Message, Taint: o.Order.Taint, Grace: o.Order.GraceSeconds,
-		Ended: o.Ended, Decided: o.Order.Decided.UnixMilli(), Began: o.Began.UnixNano(),
+		Ended: o.Ended, Decided: o.Order.Decided.UnixMilli(),
 	}
 	if !o.Killed.IsZero() {
 		n.Killed = cmp.Or(o.KilledAt, o.Killed.UnixNano())
@@ -56,7 +55,7 @@ func noteOf(o *kube.SavedOrder) string {
 	}
 }
 
-// parseNote returns the order that a mark is about.
+// parseNote returns the order that a mark is about, without Began.
 func parseNote(id, uid, text string) (kube.SavedOrder, error) {
 	var n note
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
@@ -67,7 +66,7 @@ func parseNote(id, uid, text string) (kube.SavedOrder, error) {
 			ID: id, UID: uid, Namespace: n.Namespace, Name: n.Name, Stage: n.Stage, Exclusive: n.Exclusive, Reason: n.Reason,
 			Message: n.Message, Taint: n.Taint, GraceSeconds: n.Grace, Decided: time.UnixMilli(n.Decided).UTC(),
 		},
-		Began: time.Unix(0, n.Began), Ended: n.Ended,
+		Ended: n.Ended,
 	}
 	if n.Killed != 0 {
 		o.Killed, o.KilledAt = time.Unix(0, n.Killed), n.Killed
@@ -103,10 +102,11 @@ func (e *Evictions) withMarks(saved []kube.SavedOrder, now time.Time) []kube.Sav
 	return orders
 }
 
-// supersedes reports whether the order in a mark is later than the one that was saved.
+// supersedes reports whether the order in a mark is later than the one that was saved. The times of
+// their decisions are compared, which are never converted to another clock.
 func supersedes(mark, saved *kube.SavedOrder) bool {
 	if mark.Order.ID == saved.Order.ID {
 		return saved.Order.Stage == kube.StageStopping && mark.Order.Stage != kube.StageStopping
 	}
-	return mark.Began.After(saved.Began)
+	return !mark.Order.Decided.Before(saved.Order.Decided)
 }

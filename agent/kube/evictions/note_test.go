@@ -12,6 +12,30 @@ import (
 )
 
 // A note has all that the order needs but the annotations, and the message as far as it fits.
+// Of two orders of a pod the one counts that was decided later, whatever the clock was when they were
+// made: agent/state converts the times of the saved one.
+func TestSupersedes(t *testing.T) {
+	order := func(id string, stage kube.Stage, decided int64) *kube.SavedOrder {
+		return &kube.SavedOrder{Order: kube.Order{ID: id, Stage: stage, Decided: time.UnixMilli(decided)}}
+	}
+	saved := order("a", kube.StageStopping, 5)
+	saved.Began = time.UnixMilli(1 << 40)
+	for name, tt := range map[string]struct {
+		mark *kube.SavedOrder
+		want bool
+	}{
+		"later":             {order("b", kube.StageKilled, 6), true},
+		"earlier":           {order("b", kube.StageKilled, 4), false},
+		"the same":          {order("a", kube.StageStopping, 5), false},
+		"the same, killed":  {order("a", kube.StageKilled, 5), true},
+		"the same decision": {order("b", kube.StageKilled, 5), true},
+	} {
+		if got := supersedes(tt.mark, saved); got != tt.want {
+			t.Errorf("%s: supersedes() = %t; want %t", name, got, tt.want)
+		}
+	}
+}
+
 func TestNote(t *testing.T) {
 	at := time.Date(2026, 2, 3, 4, 5, 6, 789_123_456, time.Local)
 	order := func(change func(*kube.SavedOrder)) kube.SavedOrder {
@@ -21,7 +45,7 @@ func TestNote(t *testing.T) {
 				Reason: "Evicted", Message: "The node was low on resource: memory.", Taint: "evictd.io/memory-pressure",
 				Decided: at.UTC().Truncate(time.Millisecond),
 			},
-			Began: at, Killed: at.Add(time.Microsecond),
+			Killed: at.Add(time.Microsecond),
 		}
 		change(&o)
 		if !o.Killed.IsZero() {
