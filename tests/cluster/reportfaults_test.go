@@ -174,6 +174,36 @@ func TestReportStopping(t *testing.T) {
 	}
 }
 
+// TestReportUnfenced: the killed pod of a StatefulSet that has no fence is deleted, so that its replacement
+// waits for a container that the kubelet may just start again. Another evictd-kube leaves it so.
+func TestReportUnfenced(t *testing.T) {
+	t.Parallel()
+	r := newReportRig(t)
+	n := r.report()
+	o := r.killed("db", "Always", kube.StageEnded)
+	o.Exclusive = kube.ExclusiveStatefulSet
+	n.Order(o)
+	n.want(o.ID, kube.AnswerReported)
+	deleted := r.get("db")
+	if diff := cmp.Diff(status{Phase: "Running", Conditions: []condition{disrupted}}, deleted.Status); diff != "" || deleted.Metadata.DeletionGracePeriodSeconds != 1 {
+		t.Errorf("grace %d, status (-want +got):\n%s", deleted.Metadata.DeletionGracePeriodSeconds, diff)
+	}
+	n.stop()
+	again := r.report()
+	again.Order(o)
+	again.want(o.ID, kube.AnswerReported)
+	if diff := cmp.Diff(deleted, r.get("db")); diff != "" {
+		t.Errorf("after a restart (-want +got):\n%s", diff)
+	}
+	job := r.killed("job", "OnFailure", kube.StageEnded)
+	job.Exclusive = kube.ExclusiveJob
+	again.Order(job)
+	again.want(job.ID, kube.AnswerReported)
+	if diff := cmp.Diff(evicted, r.get("job").Status); diff != "" {
+		t.Errorf("pod of a Job, which is replaced when it is deleted (-want +got):\n%s", diff)
+	}
+}
+
 // TestReportOutage: while the API server is paused or away, orders wait, and all are reported
 // soon after it is back.
 func TestReportOutage(t *testing.T) {

@@ -137,7 +137,7 @@ func (c *client) checkNode(ctx context.Context, name, bootID string) error {
 		return c.files.explain(err)
 	}
 	if of := node.Status.NodeInfo.BootID; of != "" && !sameBoot(of, bootID) {
-		return fmt.Errorf("node %q of API server %s is %w: its boot ID is %.60q, not %s: correct %s or --node-name; after a boot, the kubelet corrects the node",
+		return fmt.Errorf("node %q of API server %s is %w: its boot ID is %.60q, not %s: correct %s, --node-name or --boot-id; after a boot, the kubelet corrects the node",
 			name, c.files.server, errOtherMachine, of, bootID, c.files.configuration())
 	}
 	return nil

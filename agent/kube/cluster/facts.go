@@ -231,9 +231,6 @@ func volumeOf(v *corev1.Volume) (_ kube.Volume, local bool) {
 // exclusive returns the reason why two instances of a pod must not run at the same time;
 // "" if they may.
 func exclusive(p *corev1.Pod) string {
-	if p.Annotations[annotationExclusive] == "true" {
-		return kube.ExclusiveAnnotation
-	}
 	// Those of other API groups run their pods once, too.
 	if c := metav1.GetControllerOf(p); c != nil {
 		switch c.Kind {
@@ -242,6 +239,9 @@ func exclusive(p *corev1.Pod) string {
 		case "Job":
 			return kube.ExclusiveJob
 		}
+	}
+	if p.Annotations[annotationExclusive] == "true" {
+		return kube.ExclusiveAnnotation
 	}
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,8 +38,6 @@ type podState struct {
 	mirror string
 	// restarts is set if the kubelet restarts containers whatever their exit code.
 	restarts bool
-	// startsAgain is set if the kubelet starts a container again that was killed.
-	startsAgain bool
 	// replaced is set if the pod's controller deletes it as soon as it has failed, to make another one.
 	replaced bool
 	deleting bool
@@ -56,9 +53,8 @@ type podState struct {
 func stateOf(p *corev1.Pod) podState {
 	s := podState{
 		version: versionOf(p), generation: p.Generation, phase: p.Status.Phase,
-		restarts:    p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
-		startsAgain: startsAgain(&p.Spec),
-		replaced:    isReplaced(p), deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
+		restarts: p.Spec.RestartPolicy == "" || p.Spec.RestartPolicy == corev1.RestartPolicyAlways,
+		replaced: isReplaced(p), deleting: p.DeletionTimestamp != nil, reason: p.Status.Reason != "", terminated: terminated(p),
 	}
 	if mark := p.Annotations[annotationEvicted]; len(mark) <= maxMark {
 		s.mark = strings.Clone(mark)
@@ -75,17 +71,6 @@ func stateOf(p *corev1.Pod) podState {
 		}
 	}
 	return s
-}
-
-// startsAgain reports whether the kubelet starts a container again that was killed: by the policy of the
-// pod or, since Kubernetes 1.34, by that of the container or a rule. A sidecar does not outlive the others.
-func startsAgain(s *corev1.PodSpec) bool {
-	if s.RestartPolicy != corev1.RestartPolicyNever {
-		return true
-	}
-	return slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
-		return c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyNever || len(c.RestartPolicyRules) > 0
-	})
 }
 
 // isReplaced reports whether a pod is that of a StatefulSet or a DaemonSet, whose controllers delete a

@@ -38,30 +38,6 @@ func TestIsReplaced(t *testing.T) {
 	}
 }
 
-func TestStartsAgain(t *testing.T) {
-	policy := func(p corev1.ContainerRestartPolicy) corev1.Container { return corev1.Container{RestartPolicy: &p} }
-	for name, tt := range map[string]struct {
-		spec corev1.PodSpec
-		want bool
-	}{
-		"default":       {corev1.PodSpec{}, true},
-		"Always":        {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways}, true},
-		"OnFailure":     {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure}, true},
-		"Never":         {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{}}}, false},
-		"own Never":     {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{policy("Never")}}, false},
-		"own OnFailure": {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{}, policy("OnFailure")}}, true},
-		"sidecar":       {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, InitContainers: []corev1.Container{policy("Always")}}, false},
-		"rule": {corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{
-			{RestartPolicyRules: []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart}}},
-		}}, true},
-	} {
-		got := stateOf(&corev1.Pod{Spec: tt.spec})
-		if got.startsAgain != tt.want {
-			t.Errorf("%s: startsAgain = %t; want %t", name, got.startsAgain, tt.want)
-		}
-	}
-}
-
 // The annotation of a pod whose controller deletes it follows after annotateDelay. That is no assertion.
 func TestAnnotationFollows(t *testing.T) {
 	var got orders

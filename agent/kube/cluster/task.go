@@ -202,7 +202,7 @@ func (t *task) noteShown(p *podState) {
 // pods, and an earlier evictd-kube may have deleted this one with its grace period. The object of a
 // pod that was reported may exist for some milliseconds more, or until the kubelet has ended the pod.
 func (t *task) terminating(p *podState, mayRun bool) action {
-	byUs := t.order.Exclusive != "" && (t.order.GraceSeconds > 0 || t.unfenced(p)) && p.disrupted
+	byUs := t.order.Exclusive != "" && (t.order.GraceSeconds > 0 || t.unfenced()) && p.disrupted
 	switch {
 	case t.undone(p) && !mayRun:
 		return action{kind: setPhase, write: t.written + 1}
@@ -219,7 +219,7 @@ func (t *task) report(p *podState) action {
 	switch {
 	case t.written == 0 && p.phase == corev1.PodSucceeded:
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had succeeded before its eviction was reported"}
-	case t.written == 0 && t.unfenced(p):
+	case t.written == 0 && t.unfenced():
 		return t.stop(p)
 	case t.written == 0:
 		return action{kind: setPhase, write: 1, plain: t.plainFirst(p)}
@@ -231,11 +231,12 @@ func (t *task) report(p *podState) action {
 	return action{answer: kube.AnswerReported}
 }
 
-// unfenced reports whether the kubelet can start a container of a killed pod that must not run twice
-// before it sees the report. The controller of a pod that has failed makes another one at once, but
-// not before the object of a deleted one is gone, which is after its containers. The reason is lost.
-func (t *task) unfenced(p *podState) bool {
-	return t.order.Stage == kube.StageEnded && t.order.Exclusive != "" && !t.order.Fenced && p.startsAgain
+// unfenced reports whether the kubelet can start a container of a killed pod of a StatefulSet before it
+// sees the report. That controller deletes a pod that has failed at once, and makes another one, but not
+// before the object of one that another has deleted is gone, which is after its containers. The
+// controllers of other pods make another one at the deletion already.
+func (t *task) unfenced() bool {
+	return t.order.Stage == kube.StageEnded && t.order.Exclusive == kube.ExclusiveStatefulSet && !t.order.Fenced
 }
 
 // plainFirst reports whether the first write has no annotation. With one the kubelet ends the pod at

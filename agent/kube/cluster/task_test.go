@@ -25,6 +25,7 @@ func TestNext(t *testing.T) {
 	exclusive := func(stage kube.Stage, grace int64) kube.Order {
 		return kube.Order{Stage: stage, Decided: decided, Exclusive: kube.ExclusiveJob, GraceSeconds: grace}
 	}
+	unfenced := kube.Order{Stage: kube.StageEnded, Decided: decided, Exclusive: kube.ExclusiveStatefulSet}
 	fenced := kube.Order{Stage: kube.StageEnded, Decided: decided, Exclusive: kube.ExclusiveJob, Fenced: true}
 	replaced := podState{version: 7, phase: corev1.PodRunning, restarts: true, replaced: true}
 	failed := podState{phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true}
@@ -88,12 +89,11 @@ func TestNext(t *testing.T) {
 		{"exclusive, waiting, marked by another client", task{order: exclusive(kube.StageWaiting, 0)}, &podState{restarts: true, mark: mark("1"), disrupted: true}, action{}},
 		{"exclusive, killed, written", task{order: exclusive(kube.StageKilled, 0), written: 1}, &podState{phase: corev1.PodRunning, restarts: true, mark: mark("1"), disrupted: true}, action{}},
 		{"stopping", task{order: kube.Order{Stage: kube.StageStopping, Decided: decided, GraceSeconds: 5}}, &podState{restarts: true}, action{kind: setPhase, write: 1}},
-		{"exclusive, unfenced", task{order: exclusive(kube.StageEnded, 0)}, &podState{startsAgain: true}, action{kind: setCondition}},
-		{"exclusive, unfenced, marked", task{order: exclusive(kube.StageEnded, 0)}, &podState{startsAgain: true, disrupted: true}, action{kind: deletePod, grace: 1}},
-		{"exclusive, unfenced, deleted before a restart", task{order: exclusive(kube.StageEnded, 0)}, &podState{startsAgain: true, deleting: true, disrupted: true}, action{answer: kube.AnswerReported, ended: true}},
-		{"exclusive, fenced", task{order: fenced}, &podState{startsAgain: true}, action{kind: setPhase, write: 1}},
-		{"unfenced", task{order: order(kube.StageEnded)}, &podState{startsAgain: true}, action{kind: setPhase, write: 1}},
-		{"exclusive, unfenced, not started again", task{order: exclusive(kube.StageEnded, 0)}, &podState{}, action{kind: setPhase, write: 1}},
+		{"StatefulSet, unfenced", task{order: unfenced}, &podState{}, action{kind: setCondition}},
+		{"StatefulSet, unfenced, marked", task{order: unfenced}, &podState{disrupted: true}, action{kind: deletePod, grace: 1}},
+		{"StatefulSet, unfenced, deleted before a restart", task{order: unfenced}, &podState{deleting: true, disrupted: true}, action{answer: kube.AnswerReported, ended: true}},
+		{"StatefulSet, fenced", task{order: kube.Order{Stage: kube.StageEnded, Decided: decided, Exclusive: kube.ExclusiveStatefulSet, Fenced: true}}, &podState{}, action{kind: setPhase, write: 1}},
+		{"other controller, unfenced", task{order: exclusive(kube.StageEnded, 0)}, &podState{}, action{kind: setPhase, write: 1}},
 		{"stopping, exclusive", task{order: exclusive(kube.StageStopping, 5)}, &podState{}, action{kind: setCondition}},
 		{"stopping, exclusive, marked", task{order: exclusive(kube.StageStopping, 5)}, &podState{disrupted: true}, action{kind: deletePod, grace: 5}},
 		{"never with grace period 0", task{order: exclusive(kube.StageStopping, 0)}, &podState{disrupted: true}, action{kind: deletePod, grace: 1}},

@@ -64,16 +64,15 @@ func Watch(ctx context.Context, o Options) {
 		if time.Since(began) > 2*longestBackoff {
 			backoff = firstBackoff
 		}
+		if errors.Is(err, errOtherMachine) {
+			backoff = min(backoff, bootBackoff)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		}
-		longest := longestBackoff
-		if errors.Is(err, errOtherMachine) {
-			longest = bootBackoff
-		}
-		backoff = min(2*backoff, longest)
+		backoff = min(2*backoff, longestBackoff)
 	}
 }
 
@@ -85,9 +84,8 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	}
 	// Nothing else is asked or written before: for another cluster, the pods of this node would be gone,
 	// and it may have a node of the same name.
-	missing := c.checkNode(ctx, o.Node, o.BootID)
-	if missing != nil && !apierrors.IsForbidden(missing) {
-		return missing
+	if err := c.checkNode(ctx, o.Node, o.BootID); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,9 +100,6 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 		o.Configz.connected(c)
 	}
 	o.Reporter.awaitRights(ctx)
-	if missing != nil {
-		return missing
-	}
 	failed := func(err error) error {
 		err = c.files.explain(err)
 		var e *explained

@@ -328,7 +328,7 @@ func TestOtherMachine(t *testing.T) {
 	n := start(t, kubeconfig, "n1")
 	n.until("error", func(s kube.Status) bool {
 		return strings.Contains(s.Error, `node "n1" of API server `+a.URL+" is another machine") &&
-			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+" or --node-name") && !s.Watching
+			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+", --node-name or --boot-id") && !s.Watching
 	})
 	n.wantUnconnected()
 	var lists int

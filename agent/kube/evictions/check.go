@@ -221,7 +221,7 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 			return
 		}
 		e.revived(v, "the kubelet has started an evicted pod again, which has no fence")
-		if v.exclusive != "" {
+		if v.exclusive != "" && !e.reported(v.uid) {
 			// Its phase would become Failed while it runs.
 			e.end(v, "its kubelet has started it again")
 		}

@@ -40,8 +40,9 @@
 // kubelet has started a container again, this is counted. The eviction of a pod that must not
 // run twice is then given up; of another pod if it is not reported within 10 s. The decision
 // kills the pod again if it has to, with its back-off for revivals (agent/evict). Because the
-// kubelet may start it while the report is on its way, a pod that must not run twice is not
-// marked Failed but deleted: its controller replaces it when its containers have ended.
+// kubelet may start it while the report is on its way, a pod of a StatefulSet is not marked Failed
+// but deleted: its controller replaces it when its containers have ended. Controllers of other pods
+// do not wait for that.
 //
 // # Node shutdown
 //

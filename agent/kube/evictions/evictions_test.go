@@ -247,6 +247,12 @@ func TestFenceNotPossible(t *testing.T) {
 		{"exclusive", exclusive, (*node).exited, kube.StageKilled, true, 0, ""},
 		{"exclusive, gone", exclusive, func(n *node) { n.running = pods.Running{Known: true} }, kube.StageEnded, false, 0, ""},
 		{"exclusive, started again", exclusive, (*node).revive, "", false, 1, "its kubelet has started it again"},
+		{"exclusive, started again, deleted", exclusive, func(n *node) {
+			n.report(act.LastGone)
+			n.connect(kube.AnswerReported, 0)
+			n.until("the answer", func() bool { return n.order().Answer == kube.AnswerReported })
+			n.revive()
+		}, kube.StageEnded, true, 1, "has no fence"},
 		{"started again", func(*node) {}, (*node).revive, kube.StageEnded, true, 1, "has no fence"},
 		{"started again long ago", func(*node) {}, func(n *node) { n.revive(); n.checkNow(); n.check(n.t.Context(), late(n)) }, "", false, 1, "not reported in time"},
 		{"started again long ago, reported", func(*node) {}, func(n *node) {
