@@ -144,6 +144,7 @@ type daemon struct {
 	heartbeat      metrics.Heartbeat // of the loop
 	reloadRequests chan chan<- error // of the control socket
 	startWarnings  []string
+	rootProblem    string            // why nodefs would not be the host's; "" if it is
 	lastBoot       shutdown.LastBoot // how the last boot ended
 	metrics        *metrics.Metrics
 	notifier       *systemd.Notifier
@@ -236,7 +237,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	}
 	if warning := self.RootProblem(kernel.FS(o.Procfs), o.Rootfs, d.disks.NodePath()); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
-		d.startWarnings = append(d.startWarnings, warning)
+		d.rootProblem = warning
 	}
 	d.buildExecute()
 	d.buildEvictions()

@@ -11,6 +11,9 @@ import (
 // modeFacts returns what the mode depends on, except what the loop knows.
 func (d *daemon) modeFacts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	misplaced := self.LocationProblem(kernel.FS(d.options.Procfs), h)
+	if misplaced == "" {
+		misplaced = d.rootProblem
+	}
 	return func(cfg *config.Config) loop.Facts {
 		d.rightsKnown.Store(d.facts != nil && d.facts.CanReportKnown()) // before they are used
 		return loop.Facts{Configured: cfg.WhyDryRun(), Misplaced: misplaced, CannotReport: d.cannotReport()}

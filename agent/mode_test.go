@@ -22,3 +22,17 @@ func TestCannotReport(t *testing.T) {
 		}
 	}
 }
+
+// If the filesystem of the node is not the host's, or evictd itself is not on the host, it stays in dry run.
+func TestMisplaced(t *testing.T) {
+	for _, why := range []string{"", "nodefs is that of a container"} {
+		d := &daemon{options: Options{Procfs: "/proc"}, rootProblem: why}
+		h, err := cgroup.Find("/sys/fs/cgroup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.modeFacts(h)(&config.Config{}).Misplaced; got != why {
+			t.Errorf("Misplaced = %q; want %q", got, why)
+		}
+	}
+}

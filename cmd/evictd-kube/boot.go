@@ -13,7 +13,7 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 func readBootID(file string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("read the boot ID: %w: set --boot-id; in a unit with ProcSubset=pid, --boot-id=%%b", err)
+		return "", fmt.Errorf("%w: set --boot-id or BOOT_ID; in a unit with ProcSubset=pid, Environment=BOOT_ID=%%b", err)
 	}
 	id := strings.TrimSpace(string(content))
 	if id == "" {

@@ -49,7 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Usage = func() { usage(flags) }
 	kubeconfig := flags.String("kubeconfig", "", "read the API server's address and the credentials from the kubeconfig `FILE`; without it, evictd-kube uses the service account of its pod")
 	node := flags.String("node-name", os.Getenv("NODE_NAME"), "watch the pods of the Node object `NAME`; the default is the environment variable NODE_NAME")
-	boot := flags.String("boot-id", "", "the `ID` of this boot, which the Node must have: a Node with another one is another machine. The default is what the kernel says in "+bootIDFile)
+	boot := flags.String("boot-id", os.Getenv("BOOT_ID"), "the `ID` of this boot: a Node with another one is another machine, and is not used. The default is the environment variable BOOT_ID, or what the kernel says in "+bootIDFile)
 	socket := flags.String("socket", "/run/evictd/kube.sock", "connect to evictd at the unix socket `PATH`")
 	admission := flags.String("affinity-admission", admissionOff, "with reject, mark new pods Failed whose annotation evictd.io/required-during-execution does not match the node, before a container of them is reported: `off or reject`")
 	var peering peering
@@ -80,12 +80,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case len(*node) > 253:
 		problem = "--node-name is longer than 253 characters"
 	}
-	if problem == "" && *boot == "" {
-		var err error
-		if *boot, err = readBootID(bootIDFile); err != nil {
-			problem = err.Error()
-		}
-	}
 	if problem != "" {
 		fmt.Fprintln(stderr, "evictd-kube:", problem)
 		return exitUsage
@@ -101,6 +95,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	// Returns to the kernel what only the start and the first list needed.
 	defer time.AfterFunc(trimDelay, debug.FreeOSMemory).Stop()
+	if *boot == "" {
+		var err error
+		if *boot, err = readBootID(bootIDFile); err != nil {
+			log.Warn("the Node is used also if it is another machine: the ID of this boot is not known", "error", err)
+		}
+	}
 	release := version.Of()
 	log.Info("starting", "version", release.String(), "node", *node, "socket", *socket)
 	feed := kube.NewFeed(*node, release.String(), log)

@@ -33,7 +33,7 @@ func TestKubeUnit(t *testing.T) {
 		{"User", "evictd-kube"},
 		{"CapabilityBoundingSet", ""},
 		{"ExecPaths", "/usr/bin/evictd-kube"},
-		{"ExecStart", "/usr/bin/evictd-kube --kubeconfig=${CREDENTIALS_DIRECTORY}/kubeconfig --boot-id=%b"},
+		{"ExecStart", "/usr/bin/evictd-kube --kubeconfig=${CREDENTIALS_DIRECTORY}/kubeconfig"},
 		{"RestartPreventExitStatus", "2"},
 	} {
 		if got := u.all(tt.name); !slices.Equal(got, []string{tt.want}) {
@@ -76,13 +76,13 @@ func (s *lifecycle) kube(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arguments, err := os.ReadFile("/proc/" + pid + "/cmdline")
+	environment, err := os.ReadFile("/proc/" + pid + "/environ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	boot, err := process.BootID("/proc")
-	if want := "\x00--boot-id=" + strings.ReplaceAll(boot, "-", "") + "\x00"; err != nil || !strings.Contains(string(arguments), want) {
-		t.Errorf("arguments %q, %v; want %q", arguments, err, want)
+	if want := "BOOT_ID=" + strings.ReplaceAll(boot, "-", "") + "\x00"; err != nil || !strings.Contains(string(environment), want) {
+		t.Errorf("environment %q, %v; want %q", environment, err, want)
 	}
 	uid := s.must("id", "--user", "evictd-kube")
 	for _, line := range []string{

@@ -123,7 +123,7 @@ func (o *Options) load() (*rest.Config, error) {
 var errOtherMachine = errors.New("another machine")
 
 // checkNode returns an error if the node does not exist, can't be read, or is not the machine with that
-// boot ID ([errOtherMachine]). The kubelet writes the Node's when it starts. The API server may answer
+// boot ID ([errOtherMachine]), if both are known. The kubelet writes the Node's when it starts. The API server may answer
 // from its cache: all nodes ask when they start.
 func (c *client) checkNode(ctx context.Context, name, bootID string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -136,8 +136,8 @@ func (c *client) checkNode(ctx context.Context, name, bootID string) error {
 	if err != nil {
 		return c.files.explain(err)
 	}
-	if of := node.Status.NodeInfo.BootID; of != "" && !sameBoot(of, bootID) {
-		return fmt.Errorf("node %q of API server %s is %w: its boot ID is %.60q, not %s: correct %s, --node-name or --boot-id; after a boot, the kubelet corrects the node",
+	if of := node.Status.NodeInfo.BootID; of != "" && bootID != "" && !sameBoot(of, bootID) {
+		return fmt.Errorf("node %q of API server %s is %w: its boot ID is %.60q, not %s: correct %s, --node-name or BOOT_ID; after a boot, the kubelet corrects the node",
 			name, c.files.server, errOtherMachine, of, bootID, c.files.configuration())
 	}
 	return nil

@@ -20,8 +20,9 @@
 // watch, evictd-kube decodes one pod at a time and keeps only its facts. Otherwise it needs
 // about 300 MB for a list of 100 pods of 1 MB, once.
 //
-// Watch reads the node before it lists the pods. With a wrong node name the list would be
-// empty instead of an error, and evictd would regard all pods as deleted.
+// Watch reads the node before it lists the pods or reports anything. With a wrong node name the
+// list would be empty instead of an error, and evictd would regard all pods as deleted; so it would
+// with a node of that name in another cluster, whose boot ID is another one.
 //
 // # The kubelet's configuration
 //
@@ -41,7 +42,8 @@
 //	waiting   the same, and an event that says why the pod is not marked Failed yet
 //	ended     one patch of the status: phase Failed, reason, message, DisruptionTarget and
 //	          the annotation evictd.io/evicted; for the fenced pod of a StatefulSet or a DaemonSet
-//	          the annotation follows after [annotateDelay]
+//	          the annotation follows after [annotateDelay]; the pod of a StatefulSet without
+//	          a fence is deleted, as at stopping
 //	stopping  the patch of ended, after which the kubelet stops the pod; for a pod that must
 //	          not run twice DisruptionTarget, then a deletion with the pod's grace period
 //

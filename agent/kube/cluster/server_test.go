@@ -29,10 +29,12 @@ type apiServer struct {
 	watchers map[chan metav1.WatchEvent]bool
 	lists    int
 	// old answers as before Kubernetes 1.34: no list by a watch. gone answers the next
-	// watch with 410, and forbidden every request but that of the node with 403.
+	// watch with 410, forbidden every request but that of the node with 403, and nodeForbidden that.
 	old, gone, forbidden bool
+	nodeForbidden        bool
 	unsure               bool          // the rights can't be checked
 	name, bootID         string        // of the Node
+	minor                string        // version of Kubernetes 1
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
 	opened               int           // counts the watches that are no list
 	selectors            map[string]bool
@@ -44,7 +46,7 @@ const testBoot = "0c1b7bd4-1b7d-4d3e-9a55-5d6b1f6f8a10"
 
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	a := &apiServer{token: "first", name: "n1", bootID: testBoot, version: 1, pods: map[types.UID]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, selectors: map[string]bool{}}
+	a := &apiServer{token: "first", name: "n1", bootID: testBoot, minor: "36", version: 1, pods: map[types.UID]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, selectors: map[string]bool{}}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
 	a.StartTLS()
@@ -77,19 +79,22 @@ func write(t *testing.T, path, content string) {
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	token, old, forbidden, unsure, name, bootID := a.token, a.old, a.forbidden, a.unsure, a.name, a.bootID
+	token, old, forbidden, unsure, name, bootID, minor := a.token, a.old, a.forbidden, a.unsure, a.name, a.bootID, a.minor
+	nodeForbidden := a.nodeForbidden
 	a.mu.Unlock()
 	q := r.URL.Query()
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+token:
 		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+	case nodeForbidden && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/"):
+		status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes "n1" is forbidden: User "u" cannot get resource "nodes"`)
 	case r.URL.Path == "/api/v1/nodes/"+name && q.Get("resourceVersion") == "0":
 		answer(w, &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: bootID}}})
 	case r.URL.Path == "/version" && unsure:
 		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not ready")
 	case r.URL.Path == "/version":
-		answer(w, map[string]string{"major": "1", "minor": "36"})
+		answer(w, map[string]string{"major": "1", "minor": minor})
 	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
 		answer(w, map[string]any{"status": map[string]bool{"allowed": true}})
 	case a.report != nil && r.URL.Path != "/api/v1/pods":

@@ -33,7 +33,7 @@ type Options struct {
 	// Kubeconfig is the path of a kubeconfig; empty is the service account of this pod.
 	Kubeconfig string
 	Node       string
-	// BootID is that of this machine. A Node with another one is not used.
+	// BootID is that of this machine: a Node with another one is not used. It is empty if it is not known.
 	BootID   string
 	Software string // this program's version
 	Feed     *kube.Feed

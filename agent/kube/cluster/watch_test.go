@@ -328,7 +328,7 @@ func TestOtherMachine(t *testing.T) {
 	n := start(t, kubeconfig, "n1")
 	n.until("error", func(s kube.Status) bool {
 		return strings.Contains(s.Error, `node "n1" of API server `+a.URL+" is another machine") &&
-			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+", --node-name or --boot-id") && !s.Watching
+			strings.Contains(s.Error, a.bootID) && strings.Contains(s.Error, "correct "+kubeconfig+", --node-name or BOOT_ID") && !s.Watching
 	})
 	n.wantUnconnected()
 	var lists int
@@ -375,6 +375,39 @@ func TestForbidden(t *testing.T) {
 	})
 	a.set(func() { a.forbidden = false })
 	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// Without the right to read the Node it is not known which machine that is: nothing is reported before.
+func TestNodeForbidden(t *testing.T) {
+	t.Parallel()
+	a := newAPIServer(t)
+	a.nodeForbidden = true
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("error", func(s kube.Status) bool {
+		return strings.Contains(s.Error, `cannot get resource "nodes"`) && strings.Contains(s.Error, "ClusterRole")
+	})
+	n.wantUnconnected()
+	a.set(func() { a.nodeForbidden = false })
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+}
+
+// Evictions are not reported to a Kubernetes before 1.33. Its pods are watched.
+func TestOldKubernetes(t *testing.T) {
+	t.Parallel()
+	for _, minor := range []string{"32", "33", "33+"} {
+		a := newAPIServer(t)
+		a.minor = minor
+		a.change(watch.Added, apiPod("a"))
+		kubeconfig, _, _ := a.files(t)
+		n := start(t, kubeconfig, "n1")
+		n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+		n.until("version", func(kube.Status) bool {
+			why := n.facts.CannotReport()
+			return minor == "32" && strings.Contains(why, `Kubernetes "1"."32": evictd-kube reports to 1.33 and later`) || minor != "32" && why == ""
+		})
+	}
 }
 
 // Another CA than that of the server is named with its file.
