@@ -159,6 +159,8 @@ func (t *task) next(p *podState) action {
 	case t.written == 0 && !p.disrupted && p.phase == corev1.PodFailed && p.reason:
 		// A pod that evictd has killed has no reason in the kubelet's verdict.
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had failed for a reason of its own before its eviction was reported"}
+	case t.large && mayRun: // a controller may replace a pod that is deleted at once
+		return action{}
 	case t.large:
 		return action{kind: deletePod, grace: t.grace()}
 	}

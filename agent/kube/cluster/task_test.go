@@ -102,7 +102,10 @@ func TestNext(t *testing.T) {
 		{"large", task{order: order(kube.StageEnded), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
 		{"large, stopping", task{order: kube.Order{Stage: kube.StageStopping, Decided: decided, GraceSeconds: 30}, large: true}, &podState{}, action{kind: deletePod, grace: 30}},
 		{"large, stopping, exclusive", task{order: exclusive(kube.StageStopping, 30), large: true}, &podState{}, action{kind: deletePod, grace: 30}},
-		{"large, killed after its grace period", task{order: exclusive(kube.StageKilled, 30), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
+		{"large, killed", task{order: order(kube.StageKilled), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
+		{"large, exclusive, killed", task{order: exclusive(kube.StageKilled, 30), large: true}, &podState{}, action{}},
+		{"large, exclusive, waiting", task{order: exclusive(kube.StageWaiting, 0), large: true}, &podState{}, action{}},
+		{"large, ended after its grace period", task{order: exclusive(kube.StageEnded, 30), large: true}, &podState{}, action{kind: deletePod, grace: 1}},
 		{"large, deleted", task{order: order(kube.StageEnded), large: true, deletion: kube.AnswerDeleted}, &podState{}, action{answer: kube.AnswerDeleted}},
 	} {
 		if diff := cmp.Diff(tt.want, tt.task.next(tt.pod), cmp.AllowUnexported(action{})); diff != "" {

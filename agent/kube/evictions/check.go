@@ -3,6 +3,7 @@ package evictions
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"time"
 
@@ -276,13 +277,54 @@ func (e *Evictions) processesLeft(f *podfence.Fence) (bool, error) {
 		return false, nil
 	}
 	sandboxes, guard := e.o.Inventory.Running(f.UID()).Sandboxes, e.o.Inventory.Guard()
-	for _, pid := range pids {
+	stays := func(pid int) bool {
 		_, essential := guard.Protected[pid]
-		if !essential && !slices.Contains(sandboxes, guard.Inits[pid]) || guard.Reused(pid, e.startOf) {
-			return true, err
+		return (essential || slices.Contains(sandboxes, guard.Inits[pid])) && !guard.Reused(pid, e.startOf)
+	}
+	if err != nil || slices.ContainsFunc(pids, func(pid int) bool { return !stays(pid) }) {
+		return true, err
+	}
+	return e.exitsBelow(group, f.Path(), stays)
+}
+
+// exitsBelow reports whether a cgroup below a pod's has a process that is not listed: one whose last
+// thread has begun to exit and hangs in that, closing files of a network filesystem for example. The
+// cgroups of processes that stay are left out. On v1, the kernel does not tell.
+func (e *Evictions) exitsBelow(pod *cgroup.Cgroup, at string, stays func(pid int) bool) (bool, error) {
+	names, err := pod.Children()
+	if err != nil {
+		return false, ignoreGone(err)
+	}
+	for _, name := range names {
+		populated, err := e.exitsIn(path.Join(at, name), stays)
+		if populated || err != nil {
+			return populated, err
 		}
 	}
-	return false, err
+	return false, nil
+}
+
+// exitsIn is exitsBelow for one cgroup.
+func (e *Evictions) exitsIn(at string, stays func(pid int) bool) (bool, error) {
+	group, err := e.o.Hierarchy.Open(at)
+	if err != nil {
+		return false, ignoreGone(err)
+	}
+	defer group.Close()
+	pids, err := group.Procs(nil)
+	if err != nil || slices.ContainsFunc(pids, stays) {
+		return false, ignoreGone(err)
+	}
+	populated, err := group.Populated()
+	return populated, ignoreGone(err)
+}
+
+// ignoreGone returns nil for the error about a cgroup that was removed.
+func ignoreGone(err error) error {
+	if errors.Is(err, cgroup.ErrGone) {
+		return nil
+	}
+	return err
 }
 
 // startOf returns the start time of a process, 0 if it can't be read.

@@ -86,6 +86,8 @@ func (e *Evictions) recover(ctx context.Context, v *eviction) {
 	case v.exclusive != "":
 		// It may run again before its phase is Failed.
 		e.end(v, "it has no fence, and two instances of it must not run")
+	case !v.killed.IsZero() && time.Since(v.killed) >= lateReport:
+		e.end(v, "it has no fence, and its kubelet may have started it again while evictd did not run")
 	default:
 		e.ended(v.uid)
 		e.known(v.uid)

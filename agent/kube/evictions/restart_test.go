@@ -81,6 +81,10 @@ func TestRestart(t *testing.T) {
 		{name: "4 before the mark, in dry run", before: unfenced, after: func(n *node) { n.dryRun = true; decide(n) }, log: "dry run"},
 		{name: "5 before the mark, started again", before: unfenced, down: newer, log: "its kubelet has started it again while evictd did not run"},
 		{name: "6 before the mark, dead", before: unfenced, down: (*node).exited, stage: kube.StageEnded},
+		{name: "6 before the mark, dead for long", before: unfenced, down: func(n *node) {
+			n.exited()
+			n.saved[0].EachTime(func(t *time.Time) { *t = t.Add(-lateReport) })
+		}, log: "may have started it again while evictd did not run"},
 		{name: "6 before the mark, dead and exclusive", change: exclusive, before: unfenced, down: (*node).exited, log: "two instances of it must not run"},
 		{name: "7 while processes exit, the loop knows the victim", before: killed, after: func(n *node) {
 			n.report(act.Signalled)
