@@ -159,10 +159,8 @@ func (t *task) next(p *podState) action {
 	case t.written == 0 && !p.disrupted && p.phase == corev1.PodFailed && p.reason:
 		// A pod that evictd has killed has no reason in the kubelet's verdict.
 		return action{answer: kube.AnswerTerminating, ended: true, why: "the pod had failed for a reason of its own before its eviction was reported"}
-	case t.large && mayRun: // a controller may replace a pod that is deleted at once
-		return action{}
 	case t.large:
-		return action{kind: deletePod, grace: t.grace()}
+		return t.remove(mayRun)
 	}
 	switch t.order.Stage {
 	case kube.StageEnded:
@@ -263,6 +261,15 @@ func (t *task) undone(p *podState) bool {
 func (t *task) stop(p *podState) action {
 	if !t.disrupted && !p.disrupted {
 		return action{kind: setCondition}
+	}
+	return action{kind: deletePod, grace: t.grace()}
+}
+
+// remove deletes a pod whose status can't be written for its size, but not while processes of one that
+// must not run twice may run: a controller may replace it at its deletion.
+func (t *task) remove(mayRun bool) action {
+	if mayRun {
+		return action{}
 	}
 	return action{kind: deletePod, grace: t.grace()}
 }
