@@ -165,13 +165,20 @@ func TestReportStopping(t *testing.T) {
 		later.Stage = stage
 		n.Order(&later)
 	}
-	n.stop()
-	again := r.report()
-	again.Order(db)
-	again.want(db.ID, kube.AnswerReported)
+	n.restart(db)
 	if diff := cmp.Diff(stopping, r.get("db")); diff != "" {
 		t.Errorf("pod that must not run twice at later stages (-want +got):\n%s", diff)
 	}
+}
+
+// restart replaces evictd-kube by another one, which finds that an order is reported.
+func (n *reporting) restart(o *kube.Order) *reporting {
+	n.t.Helper()
+	n.stop()
+	again := n.report()
+	again.Order(o)
+	again.want(o.ID, kube.AnswerReported)
+	return again
 }
 
 // TestReportUnfenced: the killed pod of a StatefulSet that has no fence is deleted, so that its replacement
@@ -188,10 +195,7 @@ func TestReportUnfenced(t *testing.T) {
 	if diff := cmp.Diff(status{Phase: "Running", Conditions: []condition{disrupted}}, deleted.Status); diff != "" || deleted.Metadata.DeletionGracePeriodSeconds != 1 {
 		t.Errorf("grace %d, status (-want +got):\n%s", deleted.Metadata.DeletionGracePeriodSeconds, diff)
 	}
-	n.stop()
-	again := r.report()
-	again.Order(o)
-	again.want(o.ID, kube.AnswerReported)
+	again := n.restart(o)
 	if diff := cmp.Diff(deleted, r.get("db")); diff != "" {
 		t.Errorf("after a restart (-want +got):\n%s", diff)
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -362,35 +363,34 @@ func TestNodeAppears(t *testing.T) {
 	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
 }
 
-// A missing right is named, and used after it was granted.
+// A missing right is named, and used after it was granted. Without that to read the Node it is not known
+// which machine that is: nothing is reported before.
 func TestForbidden(t *testing.T) {
-	t.Parallel()
-	a := newAPIServer(t)
-	a.forbidden = true
-	a.change(watch.Added, apiPod("a"))
-	kubeconfig, _, _ := a.files(t)
-	n := start(t, kubeconfig, "n1")
-	n.until("error", func(s kube.Status) bool {
-		return strings.Contains(s.Error, `cannot list resource "pods"`) && strings.Contains(s.Error, "ClusterRole")
-	})
-	a.set(func() { a.forbidden = false })
-	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
-}
-
-// Without the right to read the Node it is not known which machine that is: nothing is reported before.
-func TestNodeForbidden(t *testing.T) {
-	t.Parallel()
-	a := newAPIServer(t)
-	a.nodeForbidden = true
-	a.change(watch.Added, apiPod("a"))
-	kubeconfig, _, _ := a.files(t)
-	n := start(t, kubeconfig, "n1")
-	n.until("error", func(s kube.Status) bool {
-		return strings.Contains(s.Error, `cannot get resource "nodes"`) && strings.Contains(s.Error, "ClusterRole")
-	})
-	n.wantUnconnected()
-	a.set(func() { a.nodeForbidden = false })
-	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+	for _, tt := range []struct {
+		verb, resource string
+		forbid         func(a *apiServer) *bool
+		connected      bool
+	}{
+		{"list", "pods", func(a *apiServer) *bool { return &a.forbidden }, true},
+		{"get", "nodes", func(a *apiServer) *bool { return &a.nodeForbidden }, false},
+	} {
+		t.Run(tt.resource, func(t *testing.T) {
+			t.Parallel()
+			a := newAPIServer(t)
+			*tt.forbid(a) = true
+			a.change(watch.Added, apiPod("a"))
+			kubeconfig, _, _ := a.files(t)
+			n := start(t, kubeconfig, "n1")
+			n.until("error", func(s kube.Status) bool {
+				return strings.Contains(s.Error, fmt.Sprintf("cannot %s resource %q", tt.verb, tt.resource)) && strings.Contains(s.Error, "ClusterRole")
+			})
+			if !tt.connected {
+				n.wantUnconnected()
+			}
+			a.set(func() { *tt.forbid(a) = false })
+			n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+		})
+	}
 }
 
 // Evictions are not reported to a Kubernetes before 1.33. Its pods are watched.
