@@ -153,7 +153,9 @@ func (r *Reporter) announce(t *task, reason, note string, now time.Time) {
 // start returns the request for an order.
 func (r *Reporter) start(t *task, a action) started {
 	t.inFlight[a.kind]++
-	t.sent = max(t.sent, a.write)
+	if a.kind == setPhase {
+		t.sent, t.sentAt = max(t.sent, a.write), r.pods[t.order.UID].version
+	}
 	r.inFlight++
 	order, generation, timeout := t.order, r.pods[t.order.UID].generation, t.timeout(a)
 	slow := timeout > writeTimeout

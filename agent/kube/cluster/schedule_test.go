@@ -162,6 +162,36 @@ func TestAssertionDoesNotWaitForAnswer(t *testing.T) {
 	}
 }
 
+// A number that a tenant has written does not end the wait for the answer to the write that is in flight.
+func TestForgedNumberInFlight(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	writes := make(chan int, 10)
+	o := startOrders(t, 2, func(_ *orders, number int, w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/web-0/status") {
+			writes <- number
+			if len(writes) == 2 {
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+			}
+		}
+		done(w)
+	})
+	id := o.order(0, kube.StageEnded)
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+	o.observe(apiPod("0", written("6")))
+	o.until("assertion", func() bool { return len(writes) == 2 })
+	o.order(1, kube.StageEnded) // looks at all orders
+	o.until("other report", func() bool { return o.has("order-1", kube.AnswerReported) })
+	if n := len(writes); n != 2 {
+		t.Errorf("%d writes before the answer to the second; want 2", n)
+	}
+	close(release)
+	o.until("assertion", func() bool { return o.has(id, kube.AnswerAsserted) })
+}
+
 // Events that can't be created are bounded and delay no report.
 func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -35,8 +35,10 @@ type task struct {
 	number uint64
 	// inFlight has the requests for the order that are in flight, by their kind.
 	inFlight [deletePod + 1]int
-	// sent is the number of the newest write of the phase that was sent.
-	sent int
+	// sent is the number of the newest write of the phase that was sent, and sentAt the resource version
+	// of the pod's state at that time; 0 if it was not known.
+	sent   int
+	sentAt uint64
 	// firstSent is when the first write of the phase was given to the connection; zero before.
 	firstSent time.Time
 	// written is the number of the last write of the phase that the API server has confirmed. plain is
@@ -178,13 +180,12 @@ func (t *task) next(p *podState) action {
 }
 
 // noteWrites takes the number of the last write from the pod: the answer may have been lost, or have
-// gone to an earlier evictd-kube. Who may update the pod can write the annotation, but not its status.
+// gone to an earlier evictd-kube. Who may update the pod can write any number: after a write by this
+// Reporter only that one counts, in a state that is newer than the one in which it was sent.
 func (t *task) noteWrites(p *podState) {
 	n := p.writes(t.order.Decided)
-	if t.sent > 0 {
-		n = min(n, t.sent)
-	}
-	if p.disrupted && n > t.written {
+	known := t.sent == 0 || n == t.sent && (p.version == 0 || p.version > t.sentAt)
+	if known && p.disrupted && n > t.written {
 		t.written, t.sent = n, max(t.sent, n)
 		t.version = max(t.version, p.version)
 	}
