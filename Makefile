@@ -122,7 +122,7 @@ ci: lint
 	GO='$(GO)' sh tests/cluster/fetch.sh
 	$(MAKE) --no-print-directory test TESTFLAGS='-v -timeout 30m' >$(BUILD)/test.log 2>&1; \
 	status=$$?; grep -E '^(ok|FAIL|panic:|---? FAIL|\?)' $(BUILD)/test.log || true; \
-	if [ $$status -ne 0 ]; then tail -n 200 $(BUILD)/test.log; exit $$status; fi
+	if [ $$status -ne 0 ]; then sh tests/failures.sh $(BUILD)/test.log; exit $$status; fi
 	sh tests/skips.sh $(BUILD)/test.log tests/skips.txt
 	$(MAKE) --no-print-directory cover race fuzz smoke
 

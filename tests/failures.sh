@@ -1,0 +1,22 @@
+#!/bin/sh
+# failures.sh LOG prints, of a verbose test log, the output of each test that failed: its first and its last lines, or the
+# end of the log if none did.
+set -eu
+awk '
+	# Tests of one package run beside each other: "=== NAME" says whose lines follow.
+	/^=== (RUN|CONT|NAME|PAUSE) / { test = $3; sub(/\/.*/, "", test); next }
+	/^ *--- FAIL: / { name = $3; sub(/\/.*/, "", name); if (!failed[name]++) order[++count] = name; test = name }
+	/^(ok|FAIL|\?)[ \t]/ { test = "" }
+	/^panic: / { test = test ? test : "panic"; if (!failed[test]++) order[++count] = test }
+	{ output[test, ++lines[test]] = $0; all[++total] = $0 }
+	END {
+		for (i = total > 100 ? total - 99 : 1; !count && i <= total; i++) print all[i]
+		for (i = 1; i <= count; i++) {
+			name = order[i]; n = lines[name]
+			printf "== %s\n", name
+			for (k = 1; k <= n; k++) {
+				if (k <= 40 || k > n - 40) print substr(output[name, k], 1, 400)
+				else if (k == 41) printf "[... %d lines]\n", n - 80
+			}
+		}
+	}' "$1"
