@@ -62,7 +62,13 @@ func runHelm(t *testing.T, args ...string) (string, error) {
 // renderChart returns the objects of the chart in a namespace.
 func renderChart(t *testing.T, namespace, values string) ([]string, error) {
 	t.Helper()
-	args := []string{"template", "evictd", chartDir, "--namespace", namespace, "--kube-version", apiVersion}
+	return renderChartFor(t, apiVersion, namespace, values)
+}
+
+// renderChartFor does so for a version of Kubernetes.
+func renderChartFor(t *testing.T, kubernetes, namespace, values string) ([]string, error) {
+	t.Helper()
+	args := []string{"template", "evictd", chartDir, "--namespace", namespace, "--kube-version", kubernetes}
 	dir := t.TempDir()
 	for i, content := range []string{"image: {tag: v1}", values} { // the second overrides the first
 		file := filepath.Join(dir, fmt.Sprintf("values%d.yaml", i))
@@ -405,4 +411,25 @@ func TestChartInstalls(t *testing.T) {
 	expect("dry run again", false, map[string]int{role: 200, policyPath(podPolicy): 200, policyPath(nodePolicy): 200, daemonSet: 200, flow: 404})
 	run("uninstall", "evictd")
 	expect("removed", false, map[string]int{role: 404, policyPath(podPolicy): 404, policyPath(nodePolicy): 404, daemonSet: 404, flow: 404})
+}
+
+// TestChartForOldKubernetes: evictd enforces on nodes of a Kubernetes that keeps its reports, and is in dry run on older ones.
+func TestChartForOldKubernetes(t *testing.T) {
+	t.Parallel()
+	findPrograms(t, helm)
+	const pool = "pools: [{name: a, mode: enforce}]"
+	for _, tt := range []struct{ kubernetes, values, want string }{
+		{"v1.28.15", "{}", "incompatible with Kubernetes v1.28.15"},
+		{"v1.29.0", "{}", ""},
+		{"v1.32.9", "{}", ""},
+		{"v1.32.9", "mode: enforce", "mode enforce needs Kubernetes 1.33 or newer, and this is v1.32.9"},
+		{"v1.32.9", pool, "mode enforce needs Kubernetes 1.33"},
+		{"v1.33.0-gke.1", pool, ""},
+		{"v1.33.0", "mode: enforce", ""},
+	} {
+		docs, err := renderChartFor(t, tt.kubernetes, "evictd", tt.values)
+		if tt.want == "" && (err != nil || len(docs) == 0) || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("Kubernetes %s, %s: %d objects, %v; want %q", tt.kubernetes, tt.values, len(docs), err, tt.want)
+		}
+	}
 }

@@ -40,7 +40,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $_ := set $pool "tolerations" (ternary .tolerations $.Values.tolerations (hasKey . "tolerations")) -}}
 {{- $pools = append $pools $pool -}}
 {{- end -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
 {{- range $pools -}}
+{{- if and (eq .mode "enforce") (semverCompare "<1.33.0-0" $version) }}{{ fail (printf "mode enforce needs Kubernetes 1.33 or newer, and this is %s: set mode=dry-run, also in pools" $version) }}{{ end -}}
 {{- $all := false -}}
 {{- range .tolerations }}{{ if and (not .key) (has (.effect | default "") (list "" "NoSchedule")) }}{{ $all = true }}{{ end }}{{ end -}}
 {{- if not $all }}{{ $_ := set . "tolerations" (concat .tolerations $own) }}{{ end -}}
