@@ -39,7 +39,7 @@ func TestSelectSteps(t *testing.T) {
 		vm   bool
 		want string
 	}{
-		{"", false, "decision affinity idle cgroups bursts survival percentiles conditions cluster fence controller delay bombs"},
+		{"", false, "decision affinity idle cgroups bursts survival percentiles conditions cluster footprint fence controller delay bombs"},
 		{"", true, "vm cold"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},

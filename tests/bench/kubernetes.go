@@ -56,20 +56,27 @@ func measureByTests(ctx context.Context, of, pattern string, timeout time.Durati
 	return lines, nil
 }
 
-// measureLine runs the measurement of a package that writes one line of JSON, decodes that into value, and returns where
-// it was measured.
-func measureLine(ctx context.Context, o options, b *resultSet, of, pattern string, timeout time.Duration, variable string, value any) (origin, error) {
+// measureLines runs the measurements of a package like [measureByTests], one at a time, and returns where they were
+// measured and the lines.
+func measureLines(ctx context.Context, o options, b *resultSet, of, pattern string, timeout time.Duration, variable string, env ...string) (origin, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	machine, err := thisMachine(&o)
 	if err != nil {
-		return origin{}, err
+		return origin{}, nil, err
 	}
 	from := (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()
 	if err := b.add(result{Machine: &machine}); err != nil {
-		return origin{}, err
+		return origin{}, nil, err
 	}
-	line, err := measureByTests(ctx, of, pattern, timeout, variable, 1)
+	lines, err := measureByTests(ctx, of, pattern, timeout, variable, 1, env...)
+	return from, lines, err
+}
+
+// measureLine runs the measurement of a package that writes one line of JSON, decodes that into value, and returns where
+// it was measured.
+func measureLine(ctx context.Context, o options, b *resultSet, of, pattern string, timeout time.Duration, variable string, value any) (origin, error) {
+	from, line, err := measureLines(ctx, o, b, of, pattern, timeout, variable)
 	if err != nil {
 		return origin{}, err
 	}
@@ -80,18 +87,8 @@ func measureLine(ctx context.Context, o options, b *resultSet, of, pattern strin
 }
 
 // onCluster is the step cluster: it runs the measurements of tests/cluster.
-func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
-	defer cancel()
-	machine, err := thisMachine(&o)
-	if err != nil {
-		return err
-	}
-	from := (&testbed{machine: machine, version: sourceVersion(ctx)}).origin()
-	if err := b.add(result{Machine: &machine}); err != nil {
-		return err
-	}
-	lines, err := measureByTests(ctx, "./tests/cluster", "^TestMeasure", clusterTimeout, cluster.ResultsEnv, 1, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
+func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) error {
+	from, lines, err := measureLines(ctx, o, b, "./tests/cluster", "^TestMeasure", clusterTimeout, cluster.ResultsEnv, cluster.EvictionsEnv+"="+strconv.Itoa(o.evictions))
 	if err != nil {
 		return err
 	}

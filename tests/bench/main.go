@@ -11,6 +11,8 @@
 //	conditions   the same for evictd under conditions that make it slower
 //	cluster      evictions on a node of a cluster, by evictd and by the kubelet; needs the programs of
 //	             tests/cluster/fetch.sh
+//	footprint    size and memory of evictd, of one before it knew an API server, and of evictd-kube; needs the same programs
+//	             and the history in git
 //	fence        release of a lost node's volume, by evictd-controller, by hand and by kube-controller-manager alone; needs the
 //	             programs of tests/cluster/fetch.sh and tests/bmc/fetch.sh
 //	controller   requests and memory of an idle evictd-controller in a cluster of 1,000 nodes; needs the same programs
@@ -20,7 +22,8 @@
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy; only in a virtual machine
 //	cold         evictions with and without proactive reclaim, on a node with swap; only in a virtual machine
 //
-// All steps but decision, affinity, fence, controller and delay run a private containerd and need root.
+// All steps but decision, affinity, footprint, fence, controller and delay run a private containerd; those and footprint
+// need root.
 //
 // # How it is measured
 //
@@ -128,6 +131,7 @@ var steps = []step{
 	{name: "percentiles", measure: onNode(percentiles)},
 	{name: "conditions", measure: onNode(underConditions)},
 	{name: "cluster", measure: onCluster},
+	{name: "footprint", measure: footprints},
 	{name: "fence", measure: fences},
 	{name: "controller", measure: idleController},
 	{name: "delay", measure: labelDelays},

@@ -61,6 +61,9 @@ func (b *resultSet) document(causes string) string {
 		if evictions := b.clusterEvictions(on.Name); len(evictions) > 0 {
 			section("Evictions on a node of a cluster ("+on.Name+")", clusterAbout, clusterTable(evictions).markdown(), evictions[0].footnote())
 		}
+		if sizes := b.footprintsOn(on.Name); len(sizes) > 0 {
+			section("Size of evictd and evictd-kube ("+on.Name+")", footprintAbout, footprintTable(sizes).markdown(), sizes[0].footnote())
+		}
 		if releases := b.nodeReleases(on.Name); len(releases) > 0 {
 			section("Fencing of lost nodes ("+on.Name+")", fenceAbout, fenceTable(releases).markdown(), fenceGoals(releases), releases[0].footnote())
 		}

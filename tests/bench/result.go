@@ -27,6 +27,7 @@ type result struct {
 	Fence     *nodeReleases     `json:"fence,omitempty"`
 	Control   *controllerCost   `json:"controller,omitempty"`
 	Delay     *affinityDelays   `json:"delay,omitempty"`
+	Footprint *footprint        `json:"footprint,omitempty"`
 }
 
 // origin is where and when something was measured.
@@ -148,6 +149,8 @@ func (r *result) key() string {
 		return fmt.Sprintf("controller/%s/%d", r.Control.On, r.Control.Nodes)
 	case r.Delay != nil:
 		return fmt.Sprintf("delay/%s/%d", r.Delay.On, r.Delay.Debounce)
+	case r.Footprint != nil:
+		return fmt.Sprintf("footprint/%s/%s", r.Footprint.On, r.Footprint.Program)
 	}
 	return ""
 }
@@ -175,6 +178,8 @@ func (r *result) on() string {
 		return r.Control.On
 	case r.Delay != nil:
 		return r.Delay.On
+	case r.Footprint != nil:
+		return r.Footprint.On
 	}
 	return ""
 }

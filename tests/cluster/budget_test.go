@@ -15,7 +15,7 @@ import (
 )
 
 // TestBudget: evictd-kube is small with 100 pods of 12 KB on the node. It has 15.5 to
-// 17.5 MiB resident, of which 11.3 MiB are pages of the binary that the kernel can drop;
+// 18 MiB resident, of which 11.3 MiB are pages of the binary that the kernel can drop;
 // how many of those are resident varies from run to run.
 func TestBudget(t *testing.T) {
 	t.Parallel()

@@ -36,3 +36,12 @@ const (
 	ResultsEnv   = "EVICTD_BENCH_RESULTS"
 	EvictionsEnv = "EVICTD_BENCH_EVICTIONS"
 )
+
+// Footprint is the size of a program. Resident has the bytes that each of its runs had resident when it was idle, the
+// fewest first, and Pods is how many pods of 12 KB the node of the cluster has; 0 without a cluster.
+type Footprint struct {
+	Program  string `json:"program"`
+	Pods     int    `json:"pods,omitempty"`
+	Binary   int64  `json:"binaryBytes"`
+	Resident []int  `json:"residentBytes"`
+}
