@@ -46,6 +46,7 @@ type kubeNode struct {
 	transition time.Duration
 	settings   string // further lines of evictd's configuration
 	kubeFlags  []string
+	kubeNice   int // of evictd-kube
 }
 
 // startKubeNode starts a cluster in the namespaces of inNamespaces and returns when its node
@@ -83,7 +84,7 @@ func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 	began := time.Now()
 	r := newRigWith(t, o.audit)
 	t.Logf("API server ready after %v", since(began))
-	c := &kubeNode{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs, options: o, transition: time.Second}
+	c := &kubeNode{pair: &pair{evictd: &evictd{rig: r}}, n: n, programs: programs, options: o, transition: time.Second, kubeNice: unitNice}
 	c.startControllers()
 	c.configureKubelet()
 	c.startKubelet()
@@ -233,12 +234,15 @@ kube: {uid: %d}
 	c.pair.until("evictd", func(*control.Kubernetes) bool { return true })
 }
 
-// startKube starts evictd-kube with the nice value of its unit (deploy/systemd): it inherits that of this thread.
+// unitNice is the nice value of evictd-kube's unit (deploy/systemd).
+const unitNice = -20
+
+// startKube starts evictd-kube with its nice value, which it inherits from this thread.
 func (c *kubeNode) startKube() {
 	c.t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c.check(unix.Setpriority(unix.PRIO_PROCESS, 0, -20))
+	c.check(unix.Setpriority(unix.PRIO_PROCESS, 0, c.kubeNice))
 	defer func() { c.check(unix.Setpriority(unix.PRIO_PROCESS, 0, 0)) }()
 	c.kube = c.rig.start("evictd-kube", filepath.Join(c.programs, "evictd-kube"), &syscall.Credential{Uid: kubeUID, Gid: kubeUID},
 		append([]string{"--kubeconfig", c.kubeconfig(c.token), "--node-name", "n1", "--socket", c.kubeSocket()}, c.kubeFlags...)...)

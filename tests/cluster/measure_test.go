@@ -45,19 +45,24 @@ const (
 var kubeletEviction = fmt.Sprintf("evictionHard: {memory.available: \"%d\"}", podsThreshold)
 
 func TestMeasureEvictd(t *testing.T) {
-	measure(t, "evictd and evictd-kube", kubeNodeOptions{})
+	measure(t, "evictd and evictd-kube", kubeNodeOptions{}, unitNice)
+}
+
+// In the DaemonSet evictd-kube has no nice value of its own.
+func TestMeasureEvictdNice0(t *testing.T) {
+	measure(t, "evictd and evictd-kube, which has nice 0 as in the DaemonSet", kubeNodeOptions{}, 0)
 }
 
 func TestMeasureKubelet(t *testing.T) {
-	measure(t, "kubelet", kubeNodeOptions{eviction: kubeletEviction})
+	measure(t, "kubelet", kubeNodeOptions{eviction: kubeletEviction}, 0)
 }
 
 func TestMeasureKubeletMemcg(t *testing.T) {
-	measure(t, "kubelet, kernelMemcgNotification", kubeNodeOptions{eviction: kubeletEviction + "\nkernelMemcgNotification: true"})
+	measure(t, "kubelet, kernelMemcgNotification", kubeNodeOptions{eviction: kubeletEviction + "\nkernelMemcgNotification: true"}, 0)
 }
 
-// measure measures one contender on a cluster of its own. Without options evictd evicts.
-func measure(t *testing.T, contender string, o kubeNodeOptions) {
+// measure measures one contender on a cluster of its own. Without options evictd evicts, and evictd-kube has a nice value.
+func measure(t *testing.T, contender string, o kubeNodeOptions, kubeNice int) {
 	file, count := os.Getenv(ResultsEnv), 15
 	if text := os.Getenv(EvictionsEnv); text != "" {
 		n, err := strconv.Atoi(text)
@@ -73,6 +78,7 @@ func measure(t *testing.T, contender string, o kubeNodeOptions) {
 	o.audit = withEvictd
 	c := startKubeNodeWith(t, o)
 	c.transition = 5 * time.Minute // evictd's default
+	c.kubeNice = kubeNice
 	m := &measurement{kubeNode: c, Evictions: Evictions{Contender: contender}}
 	m.trace()
 	if withEvictd {
