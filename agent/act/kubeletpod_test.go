@@ -107,6 +107,15 @@ func (p *kubeletPod) run(name, script string) *exec.Cmd {
 	return at.run(script)
 }
 
+// startMonitor starts a process in a cgroup below the pod's that the guard has as the monitor of a
+// container.
+func (p *kubeletPod) startMonitor() (pid int) {
+	p.t.Helper()
+	pid = p.start("monitor", "exec sleep 1000").Process.Pid
+	p.job.Guard.Protected[pid], p.job.Guard.StartTimes[pid] = "the shim of container c1", startOf(p.t, pid)
+	return pid
+}
+
 // in returns the processes of a cgroup below the pod's.
 func (p *kubeletPod) in(name string) []int { return p.pidsIn(p.roots()[0] + p.pod + "/" + name) }
 

@@ -19,8 +19,8 @@ const (
 	maxParents = 16
 )
 
-// errSandboxExited means that a pod's cgroup has to be read again.
-var errSandboxExited = errors.New("the sandbox's process has exited while the pod's cgroup was read")
+// errExited means that a pod's cgroup has to be read again.
+var errExited = errors.New("the sandbox's process or a container monitor has exited while the pod's cgroup was read")
 
 // podCgroup is the cgroup of a Reported job's pod. Its unlisted containers are cgroups below
 // it that are neither a container's of the job nor the sandbox's: of containers that have
@@ -112,7 +112,8 @@ func (p *podCgroup) runsUnlisted() bool {
 }
 
 // unlisted opens the unlisted containers that have processes and may be killed. There is none
-// if the sandbox's cgroup is not among those of the pod that the job does not list.
+// if the sandbox's cgroup is not among those of the pod that the job does not list. Cgroups with
+// container monitors alone are left out: they are neither a container's nor the sandbox's.
 func (p *podCgroup) unlisted() (found []*victim) {
 	all, err := p.openUnlisted()
 	defer func() { closeVictims(all) }() // those that are not returned
@@ -126,11 +127,12 @@ func (p *podCgroup) unlisted() (found []*victim) {
 	}
 	monitors := p.monitors(all)
 	for i, v := range all {
+		guarded, monitorExited := p.onlyGuarded(v)
 		switch {
-		case i == sandbox || len(v.procs) == 0:
+		case i == sandbox || guarded:
 			continue
-		case sandbox < 0 && p.sandboxExited && !exited:
-			p.readErr = errSandboxExited // the process may be the sandbox's
+		case sandbox < 0 && (p.sandboxExited && !exited || monitorExited):
+			p.readErr = errExited // the process may be the sandbox's, or a monitor's no longer
 			return nil
 		case sandbox < 0:
 			p.stop(fmt.Errorf("the sandbox's process is in no cgroup below %s", p.path))
@@ -239,6 +241,26 @@ func (p *podCgroup) monitors(all []*victim) []int {
 		}
 	}
 	return monitors
+}
+
+// onlyGuarded reports whether a cgroup has no process but those that the guard protects: with
+// CRI-O and conmon_cgroup = "pod", the monitor of a listed container, which ends after it. The
+// start time distinguishes such a process from another one that has its pid, so a process whose
+// start time the guard lacks does not count as protected. exited means that the start time of a
+// protected process could not be read.
+func (p *podCgroup) onlyGuarded(v *victim) (only, exited bool) {
+	guard := p.job.Guard
+	only = true
+	for _, pid := range v.procs {
+		if _, essential := guard.Protected[pid]; !essential || guard.StartTimes[pid] == 0 {
+			only = false
+			continue
+		}
+		start := p.startOf(pid)
+		only = only && start == guard.StartTimes[pid]
+		exited = exited || start == 0
+	}
+	return only, exited
 }
 
 func (p *podCgroup) startOf(pid int) uint64 { return procfs{path: p.killer.proc}.startOf(pid) }

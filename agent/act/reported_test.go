@@ -226,6 +226,72 @@ func TestKillReportedSparesMonitor(t *testing.T) {
 	}
 }
 
+// A container monitor in the pod's cgroup that the guard has is no container, also if the pod's
+// sandbox has no process, as with CRI-O. Any other process may be a container's or the sandbox's.
+func TestKillReportedListedMonitor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(p *kubeletPod, pid int)
+		sandbox bool // is there
+		runs    bool // a container of the pod may be left
+	}{
+		"no sandbox":                {},
+		"sandbox":                   {sandbox: true},
+		"another process beside it": {change: func(p *kubeletPod, _ int) { p.run("monitor", "exec sleep 1000") }, runs: true},
+		"pid reused":                {change: func(p *kubeletPod, pid int) { p.job.Guard.StartTimes[pid]-- }, runs: true},
+		"start time not known":      {change: func(p *kubeletPod, pid int) { delete(p.job.Guard.StartTimes, pid) }, runs: true},
+		"first process of another container": {change: func(p *kubeletPod, pid int) {
+			delete(p.job.Guard.Protected, pid)
+			p.job.Guard.Inits[pid] = "c9"
+		}, runs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f, reports := newKubeletPod(t), &fencer{}, &progressLog{}
+			if !tc.sandbox {
+				p.killIn("sandbox")
+				p.job.SandboxPID, p.job.SandboxStart = 0, 0
+			}
+			monitor := p.startMonitor()
+			if tc.change != nil {
+				tc.change(p, monitor)
+			}
+			k := p.killer(reports, f)
+			k.Evict(t.Context(), p.job)
+			k.Wait()
+			if !slices.Contains(p.in("monitor"), monitor) {
+				t.Error("the monitor was killed")
+			}
+			if !tc.runs {
+				reports.wantGone(t)
+			} else if err := reports.last().Err; slices.Contains(reports.stages(), LastGone) || err == nil || !strings.Contains(err.Error(), "sandbox's process") {
+				t.Errorf("stages = %v, error %v; want no end, and an error about the sandbox", reports.stages(), err)
+			}
+		})
+	}
+}
+
+// The pod's cgroup is read again if a monitor has exited before its start time could be read:
+// another process may have its pid.
+func TestMonitorExitsWhileRead(t *testing.T) {
+	for name, left := range map[string]bool{"nothing left": false, "a process left": true} {
+		p := newKubeletPod(t)
+		p.killIn("sandbox")
+		p.job.SandboxPID, p.job.SandboxStart = 0, 0
+		monitor, k := p.startMonitor(), p.killer(&progressLog{}, nil)
+		at := k.podCgroup(&p.job)
+		k.proc = kernel.FS(t.TempDir()) // has no process
+		if !at.runsUnlisted() || at.failed {
+			t.Errorf("%s: first read failed: %t, error %v; want another one", name, at.failed, at.readErr)
+		}
+		k.proc = "/proc"
+		if left {
+			p.job.Guard.StartTimes[monitor]--
+		}
+		if at.runsUnlisted() || at.failed != left {
+			t.Errorf("%s: second read failed: %t, error %v; want %t", name, at.failed, at.readErr, left)
+		}
+	}
+}
+
 // A pod of which every container has an essential process is neither killed nor fenced.
 func TestKillReportedRefused(t *testing.T) {
 	eachReportedKill(t, func(t *testing.T, p *kubeletPod, k *Killer, f *fencer, reports *progressLog, kill func()) {
