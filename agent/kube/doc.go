@@ -84,7 +84,8 @@
 //   - the QoS class is that of the pod's cgroup;
 //   - a container with oom_score_adj −997 outside the class Guaranteed belongs to a
 //     node-critical pod (pkg/kubelet/qos/policy.go), so a fact with a lower priority is
-//     wrong;
+//     wrong. If no cgroup shows the class (cgroupsPerQOS: false), it is the fact's: the fact
+//     is used, and the pod exempt;
 //   - priority, priority class and owner of a UID never change: those of the first fact
 //     stay, and the rest of a later fact is used. Both the removal and the addition of an
 //     owner are changes.

@@ -25,6 +25,10 @@ func (d *deduction) specify(p *pod) {
 	// A specification does not lift an exemption.
 	p.spec.Static = p.spec.Static || running.Static
 	p.spec.ProtectedReason, p.spec.Unreportable = running.ProtectedReason, running.Unreportable
+	if running.Kubelet && running.QoS == "" && d.nodeCritical(p, p.spec.QoSClass()) {
+		// Only the specification has the class: with cgroupsPerQOS: false no cgroup shows it.
+		running.Priority, p.critical = new(int32(criticalPriority)), true
+	}
 	if running.Priority != nil && (p.spec.Priority == nil || *p.spec.Priority < *running.Priority) {
 		p.spec.Priority = running.Priority
 	}

@@ -50,6 +50,9 @@ func TestSpecificationExemptsNoLess(t *testing.T) {
 		{"node-critical", "api", "default", besteffort, -997, low, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
 		{"node-critical without one", "api", "default", besteffort, -997, nil, evict.Pod{QoS: evict.BestEffort, Priority: new(int32(criticalPriority))}, new(int32(criticalPriority)), true, evict.ReasonCritical},
 		{"Guaranteed", "api", "default", guaranteed, -997, low, evict.Pod{QoS: evict.Guaranteed}, new(int32(-1)), false, ""},
+		{"node-critical, cgroup without a class", "api", "default", "/", -997, low, evict.Pod{}, new(int32(criticalPriority)), true, evict.ReasonCritical},
+		{"Guaranteed, cgroup without a class", "api", "default", "/", -997, &evict.Pod{Priority: new(int32(-1)), QoS: evict.Guaranteed, Labels: low.Labels}, evict.Pod{}, new(int32(-1)), false, ""},
+		{"ordinary, cgroup without a class", "api", "default", "/", 1000, low, evict.Pod{}, new(int32(-1)), false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, true)
