@@ -51,15 +51,15 @@ func (f *Fence) UID() string { return f.mark.uid }
 func (f *Fence) Path() string { return f.mark.path }
 
 // Set marks the fence with the ID of an order, of at most 64 bytes, and a note about it, of at
-// most [MaxNote], and sets the limits of the pod's cgroup to 0. If the fence is set, it leaves the
-// limits, and changes the mark if the note is about another order. It fails with [cgroup.ErrGone] if the cgroup was removed, with
-// [ErrFull], and if the mark can't be written: then there is no fence. It returns
-// [ErrPartial] if one of the limits could not be written. A fence of SetForking is completed,
-// which takes the mutex of the Table.
+// most [MaxNote], and sets the limits of the pod's cgroup to 0. It fails with [cgroup.ErrGone] if the
+// cgroup was removed, with [ErrFull], and if the mark can't be written: then there is no fence. It
+// returns [ErrPartial] if one of the limits could not be written. If the fence is set, it takes the
+// mutex of the Table, sets the limits that are not 0, as after SetForking, and changes the mark if the
+// note is about another order.
 func (f *Fence) Set(order, note string) error { return f.begin(order, note, false) }
 
 // SetForking is Set, except that the pod's processes can fork: only cgroup.max.descendants is
-// set, so that no container starts. It does nothing if the fence is set, and fails with
+// set, so that no container starts. A fence of Set stays one. SetForking fails with
 // [kernel.ErrUnavailable] on v1.
 func (f *Fence) SetForking(order, note string) error { return f.begin(order, note, true) }
 
@@ -108,9 +108,10 @@ func (f *Fence) notIdle(order, note string, forks bool) error {
 	return fmt.Errorf("fence pod %s: %w", f.mark.uid, err)
 }
 
-// change marks a fence that is set with another order, and sets what SetForking did not, unless
-// the processes are to fork.
-func (f *Fence) change(order, note string, forks bool) error {
+// change marks a fence that is set with another order, and sets the limits that are not 0: those
+// that SetForking did not set, unless the processes are to fork, that Set could not write, or that
+// others wrote. Without it, a second Set would return nil for a fence that is set in part.
+func (f *Fence) change(order, note string, forks bool) (err error) {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()
 	if f.state.Load() != set {
@@ -118,16 +119,16 @@ func (f *Fence) change(order, note string, forks bool) error {
 	}
 	another := note != "" && order != f.mark.order
 	complete := f.mark.forks && !forks
-	if !another && !complete {
-		return nil
-	}
 	if another || note != "" && complete {
 		f.mark.order, f.mark.note = order, note
 	}
 	f.mark.forks = f.mark.forks && forks
-	err := f.writeMark()
-	if complete && f.limits.Has(cgroup.PIDsMax) {
-		err = errors.Join(err, f.checkLimit(cgroup.PIDsMax, &Report{}))
+	if another || complete {
+		err = f.writeMark()
+	}
+	limits := f.retry(func() error { return f.checkLimits(&Report{}) })
+	if !errors.Is(limits, cgroup.ErrGone) { // else Check ends the fence
+		err = errors.Join(err, limits)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %v", ErrPartial, err) // not wrapped, as in set

@@ -363,6 +363,32 @@ func TestReleaseWithoutFile(t *testing.T) {
 	}
 }
 
+// A later Set completes the fence, or says that it is set in part.
+func TestSetAgain(t *testing.T) {
+	h := native(t)
+	p := newPod(t, h)
+	table, _ := openTable(t, h, marksFile(t))
+	f := p.prepare(table)
+	before := p.limits()
+	if err := f.Set("1", ""); err != nil {
+		t.Fatal(err)
+	}
+	p.write(p.files[0], "500")
+	f.limits.Close()
+	if err := f.Set("1", ""); !errors.Is(err, ErrPartial) {
+		t.Errorf("Set while the limits can't be written = %v; want %v", err, ErrPartial)
+	}
+	if err := f.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Set("1", ""); err != nil || p.limits() != p.all("0") {
+		t.Errorf("Set = %v, limits %s; want %s", err, p.limits(), p.all("0"))
+	}
+	if err := f.Lift(); err != nil || p.limits() == before || p.limits() == p.all("0") {
+		t.Errorf("Lift = %v, limits %s; want 500 in one", err, p.limits())
+	}
+}
+
 // A fence that is set is marked with the order of a later Set, if that has a note, and stays set when
 // its order is removed.
 func TestAnotherOrder(t *testing.T) {

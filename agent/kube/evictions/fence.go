@@ -60,7 +60,10 @@ func (e *Evictions) Fence(job *act.Job) error {
 	}
 	fence, err := e.set(job, v.id)
 	if fence != nil && err == nil {
-		e.o.Orders.Fenced(uid) // before the order may reach its last stage
+		// Before the order may reach its last stage. That a fence set in part is complete, Run does not
+		// record: a container may have started before that, and after the end of the pod's processes was
+		// seen, on which the order rests. evictd-kube carries out such an order as one without a fence.
+		e.o.Orders.Fenced(uid)
 	}
 	known, unfencedEnd := e.endSetting(uid, fence)
 	switch {
