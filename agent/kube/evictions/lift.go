@@ -8,7 +8,9 @@ import (
 )
 
 // Lift releases the fence of a pod whose order ends although the pod's cgroup exists. The caller
-// logs why.
+// logs why. The condition DisruptionTarget of such a pod is left to the disruption controller, which
+// sets it to False after two minutes (pkg/controller/disruption/disruption.go:
+// syncStalePodDisruption). The admission policy lets evictd-kube only set it to True.
 func (e *Evictions) Lift(uid, _ string) {
 	e.mu.Lock()
 	v := e.byUID[uid]
