@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,25 @@ func TestReportUndone(t *testing.T) {
 	if got := r.get("probe"); got.Status.Reason != "" || n.count(probe.ID, kube.AnswerAsserted) != 0 {
 		t.Errorf("status after all containers have terminated: %+v; want no assertion", got.Status)
 	}
+}
+
+// TestMarkSetBack: the disruption controller sets DisruptionTarget to False after two minutes, in which the processes of a
+// killed pod may hang. It is set again.
+func TestMarkSetBack(t *testing.T) {
+	t.Parallel()
+	r := newReportRig(t)
+	o := r.killed("web", "Never", kube.StageWaiting)
+	o.Exclusive = kube.ExclusiveJob
+	n := r.report()
+	n.Order(o)
+	for range 2 {
+		n.until("condition", func() bool { return slices.Contains(r.get("web").Status.Conditions, disrupted) })
+		r.patchStatus("web", `{"status":{"conditions":[{"type":"DisruptionTarget","status":"False","reason":"x"}]}}`)
+	}
+	n.until("condition", func() bool { return slices.Contains(r.get("web").Status.Conditions, disrupted) })
+	o.Stage = kube.StageEnded
+	n.Order(o)
+	n.want(o.ID, kube.AnswerReported)
 }
 
 // TestReportAfterRestart: an evictd-kube that was restarted finds in the pod what was done, and

@@ -206,6 +206,8 @@ func (r *Reporter) noteSent(t *task, i httptrace.WroteRequestInfo) {
 func (r *Reporter) learn(t *task, a action, p *corev1.Pod) bool {
 	uid := t.order.UID
 	switch a.kind {
+	case setCondition:
+		t.markVersion = max(t.markVersion, versionOf(p))
 	case setPhase:
 		t.version = max(t.version, versionOf(p))
 		if s, ok := r.pods[uid]; ok {

@@ -15,6 +15,9 @@ const (
 	// maxWrites is how often it is written in all.
 	maxAssertions = 5
 	maxWrites     = 1 + maxAssertions
+	// maxMarks is how often the condition DisruptionTarget is written without the phase: for an hour in
+	// which it is set back every two minutes.
+	maxMarks = 30
 	// The back-off between two requests for one order.
 	firstDelay, longestDelay = 100 * time.Millisecond, 30 * time.Second
 	// annotateDelay is when the annotation follows a first write without it. The controllers of
@@ -50,8 +53,11 @@ type task struct {
 	version uint64
 	// shown is set if the pod was seen as a write of the phase leaves it, whose answer may have been lost.
 	shown bool
-	// disrupted is set when the condition DisruptionTarget was written.
-	disrupted bool
+	// disrupted is set when the condition DisruptionTarget was written, marks is how often that was done without
+	// the phase, and markVersion the resource version that the object had then; 0 if it is not known.
+	disrupted   bool
+	marks       int
+	markVersion uint64
 	// deletion is the answer that a deletion by this Reporter has; "" before.
 	deletion kube.Answer
 	// look is set if the pod must be read before anything else is done, and large if its status
@@ -289,10 +295,17 @@ func (t *task) mark(p *podState) action {
 	switch {
 	case p.restarts, p.phase == corev1.PodSucceeded:
 		return action{}
-	case t.disrupted, p.disrupted:
+	case (t.disrupted || p.disrupted) && !t.unmarked(p):
 		return action{answer: kube.AnswerMarked}
 	}
 	return action{kind: setCondition}
+}
+
+// unmarked reports whether someone has set the condition back. The disruption controller does so with
+// each pod that has not ended two minutes later (pkg/controller/disruption/disruption.go,
+// syncStalePodDisruption), and the processes of a killed pod may hang for longer.
+func (t *task) unmarked(p *podState) bool {
+	return t.markVersion != 0 && p.version > t.markVersion && !p.disrupted && t.marks < maxMarks
 }
 
 // done records the outcome of a request.
@@ -317,6 +330,7 @@ func (t *task) achieved(a action) action {
 		t.look = false
 	case setCondition:
 		t.disrupted = true
+		t.marks++
 		return action{answer: kube.AnswerMarked}
 	case setPhase:
 		t.written, t.disrupted = max(t.written, a.write), true
