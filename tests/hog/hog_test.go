@@ -204,6 +204,59 @@ func TestManyFiles(t *testing.T) {
 	})
 }
 
+func TestBurn(t *testing.T) {
+	p := start(t, "burn", "-threads", "2")
+	used := map[string]bool{} // threads that have run for 100 ms
+	eventually(t, "two threads that compute", func() bool {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			content, _ := os.ReadFile(task) // the thread may have ended
+			if ran, err := strconv.ParseInt(strings.Fields(string(content) + "0")[0], 10, 64); err == nil && ran >= 100e6 {
+				used[task] = true
+			}
+		}
+		return len(used) >= 2
+	})
+}
+
+func TestJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	start(t, "journal", "-path", path, "-bytes", "12288", "-rate", "1048576")
+	eventually(t, "second turn", func() bool {
+		content, err := os.ReadFile(path)
+		return err == nil && len(content) == 3*recordSize && content[0] >= 3
+	})
+}
+
+// calls notes the calls of record.
+type calls []string
+
+func (c *calls) WriteAt(b []byte, at int64) (int, error) {
+	*c = append(*c, fmt.Sprintf("write %d at %d", b[0], at))
+	return len(b), nil
+}
+
+func (c *calls) Sync() error {
+	*c = append(*c, "sync")
+	if len(*c) == 8 {
+		return errors.New("full")
+	}
+	return nil
+}
+
+func TestJournalSyncsEachRecord(t *testing.T) {
+	var c calls
+	written := 0
+	err := record(&c, 3, func() { written++ })
+	want := []string{"write 0 at 0", "sync", "write 1 at 4096", "sync", "write 2 at 8192", "sync", "write 3 at 0", "sync"}
+	if !slices.Equal(c, want) || written != 3 || err == nil || err.Error() != "sync record 3: full" {
+		t.Errorf("record() = %v after %q and %d records; want %q", err, c, written, want)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args string
@@ -230,6 +283,10 @@ func TestUsage(t *testing.T) {
 		{"logs -bytes 0", 2, "-bytes must be positive"},
 		{"files -n 1", 2, "-dir is needed"},
 		{"files -dir /nowhere -n 1", 1, "create file 0"},
+		{"burn -threads 0", 2, "-threads must be positive"},
+		{"journal -bytes 4096", 2, "-path is needed"},
+		{"journal -path /nowhere/journal -bytes 4095", 2, "-bytes must be at least 4096"},
+		{"journal -path /nowhere/journal -bytes 4096", 1, "create"},
 		{"pause now", 2, `unexpected argument "now"`},
 		{"grow -h", 0, "-stamp"},
 	} {

@@ -15,6 +15,8 @@
 //	hog mapped -path FILE -bytes N [-delay D]       write to every page of a mapped file, and read it until its cache is active
 //	hog logs  -bytes N [-rate B]                    write N bytes of lines to standard output
 //	hog files -dir DIR -n N                         create N empty files
+//	hog burn [-threads T]                           compute on T threads without end
+//	hog journal -path FILE -bytes N [-rate B]       write records to a file of N bytes without end, and sync each
 //
 // Every command sleeps when it is done, until SIGTERM (exit code 143), which -ignore-term ignores. Memory is allocated
 // with mmap, so that the Go heap does not distort its size. Progress is written to standard output without blocking: a
@@ -48,6 +50,8 @@ var commands = map[string]func(args []string, stderr io.Writer) error{
 	"mapped":   mapped,
 	"logs":     logs,
 	"files":    files,
+	"burn":     burn,
+	"journal":  journal,
 }
 
 // exitTerm is the exit code that a shell returns for a process killed by SIGTERM.
@@ -55,7 +59,7 @@ const exitTerm = 128 + int(unix.SIGTERM)
 
 func run(args []string, stderr io.Writer) int {
 	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|database|mapped|logs|files [flags]")
+		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|database|mapped|logs|files|burn|journal [flags]")
 		return 2
 	}
 	// Needed in process 1 of a PID namespace, for which the kernel drops signals without a handler.
