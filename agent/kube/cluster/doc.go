@@ -51,11 +51,19 @@
 // back a change of the status alone, within 10 s; with a changed annotation it ends the pod. It
 // may still blank the reason or write Running once. The watch shows that: if the pod has the
 // annotation of the last write, and another phase or no reason, and a container that has not
-// terminated, the patch is written again with the next number, five times at most. That does not
+// terminated or a sandbox (condition PodReadyToStartContainers), the patch is written again with the
+// next number, five times at most. That does not
 // wait for the answer to the last write: a controller may delete the pod some milliseconds
 // later. A pod that is being deleted is written again as well, because its object exists for some
-// milliseconds more. What the kubelet writes after the containers have terminated stays; it would
-// take back each later patch.
+// milliseconds more. What the kubelet writes when it has stopped the containers and the sandbox stays;
+// it would take back each later patch.
+//
+// A kubelet that has noticed the end of the containers by itself writes its own verdict about a pod
+// that it does not restart: Failed, no reason. It did so in one of six evictions of Jobs that were
+// reported 200 ms after the kill, because it looks once a second. It reads the reason from the pod
+// twice more, at the end of the sandbox and at that of the pod, and looks at its containers before
+// each, so that there are one to two seconds for the second write. The first may come too early: a
+// sync of the kubelet replaces the pod that it is about to end by the one that it has blanked.
 //
 // The kubelet blanks the reason 10 to 40 ms after it has seen the annotation: its cache has another
 // phase, and a reason belongs to a phase (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). The

@@ -45,8 +45,9 @@ type podState struct {
 	reason bool
 	// disrupted is set if the condition DisruptionTarget is that of evictd.
 	disrupted bool
-	// terminated is set if no container can run any more.
-	terminated bool
+	// terminated is set if no container can run any more, and sandbox if the kubelet reports that the
+	// pod has a sandbox.
+	terminated, sandbox bool
 }
 
 // stateOf returns the state of a pod.
@@ -66,8 +67,11 @@ func stateOf(p *corev1.Pod) podState {
 	}
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == reasonDisrupted {
-			s.disrupted = true
+		switch isTrue := c.Status == corev1.ConditionTrue; c.Type {
+		case corev1.DisruptionTarget:
+			s.disrupted = s.disrupted || isTrue && c.Reason == reasonDisrupted
+		case corev1.PodReadyToStartContainers:
+			s.sandbox = isTrue
 		}
 	}
 	return s
@@ -131,10 +135,12 @@ func terminated(p *corev1.Pod) bool {
 }
 
 // undone reports whether the kubelet has taken back the phase or the reason of a report, and
-// still ends the pod. What it writes when all containers have terminated stays: it would take
-// back another report every ten seconds.
+// still ends the pod. A kubelet that has noticed the end of all containers by itself writes a verdict
+// without a reason. It computes its status twice more, from the pod that it then has: when it stops
+// the sandbox and up to two seconds after the verdict (pkg/kubelet/pod_workers.go, podWorkerLoop).
+// What it writes without a sandbox stays: it would take back another report every ten seconds.
 func (s *podState) undone() bool {
-	return (s.phase != corev1.PodFailed || !s.reason) && !s.terminated
+	return (s.phase != corev1.PodFailed || !s.reason) && (!s.terminated || s.sandbox)
 }
 
 // writes returns how many times the report of an order was written to the pod, by the number

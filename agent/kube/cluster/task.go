@@ -214,7 +214,7 @@ func (t *task) terminating(p *podState, mayRun bool) action {
 	case t.undone(p) && !mayRun:
 		return action{kind: setPhase, write: t.written + 1}
 	case t.written > 0:
-		return action{answer: kube.AnswerReported, ended: p.terminated}
+		return action{answer: kube.AnswerReported, ended: p.terminated && !p.sandbox}
 	case byUs, t.shown:
 		return action{answer: kube.AnswerReported, ended: true}
 	}

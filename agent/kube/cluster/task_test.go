@@ -63,6 +63,8 @@ func TestNext(t *testing.T) {
 		{"undone", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodRunning, reason: true, mark: mark("1")}, action{kind: setPhase, write: 2}},
 		{"no reason", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1")}, action{kind: setPhase, write: 2}},
 		{"no reason, terminated", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1"), terminated: true}, action{answer: kube.AnswerReported}},
+		{"no reason, terminated, with a sandbox", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodFailed, mark: mark("1"), terminated: true, sandbox: true}, action{kind: setPhase, write: 2}},
+		{"Running, terminated, with a sandbox", task{order: order(kube.StageEnded), written: 1}, &podState{phase: corev1.PodRunning, mark: mark("1"), terminated: true, sandbox: true}, action{kind: setPhase, write: 2}},
 		{"undone the sixth time", task{order: order(kube.StageEnded)}, &podState{phase: corev1.PodRunning, mark: mark("6"), disrupted: true}, action{answer: kube.AnswerReported}},
 		{"undone, tenant's annotation", task{order: order(kube.StageEnded), sent: 1, written: 1, version: 7}, &podState{version: 8, phase: corev1.PodRunning, disrupted: true}, action{kind: setPhase, write: 2}},
 		{"no reason, tenant's annotation", task{order: order(kube.StageEnded), sent: 1, written: 1, version: 7}, &podState{version: 8, phase: corev1.PodFailed, mark: "x", disrupted: true}, action{kind: setPhase, write: 2}},
@@ -77,6 +79,8 @@ func TestNext(t *testing.T) {
 		{"reported, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported}},
 		{"no reason, deleted by a controller", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("1"), disrupted: true}, action{kind: setPhase, write: 2}},
 		{"no reason, deleted, terminated", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("1"), disrupted: true, terminated: true}, action{answer: kube.AnswerReported, ended: true}},
+		{"no reason, deleted, terminated, with a sandbox", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("1"), disrupted: true, terminated: true, sandbox: true}, action{kind: setPhase, write: 2}},
+		{"reported, deleted, terminated, with a sandbox", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, reason: true, mark: mark("1"), disrupted: true, terminated: true, sandbox: true}, action{answer: kube.AnswerReported}},
 		{"no reason the sixth time, deleted", task{order: order(kube.StageEnded)}, &podState{deleting: true, phase: corev1.PodFailed, mark: mark("6"), disrupted: true}, action{answer: kube.AnswerReported}},
 		{"exclusive, killed, deleted, marked by another client", task{order: exclusive(kube.StageKilled, 0), written: 1}, &podState{deleting: true, phase: corev1.PodRunning, mark: mark("1"), disrupted: true}, action{answer: kube.AnswerReported}},
 		{"replaced", task{order: fenced}, &replaced, action{kind: setPhase, write: 1, plain: true}},
@@ -122,6 +126,28 @@ func TestNext(t *testing.T) {
 	}
 	if got := (&task{order: order(kube.StageEnded)}).next(&podState{mirror: "hash"}); got.answer != kube.AnswerForbidden || !got.ended {
 		t.Errorf("mirror pod: next() = %+v; want that it is forbidden", got)
+	}
+}
+
+// A pod has a sandbox if the kubelet says so, and only then: without the condition its verdict stays.
+func TestSandbox(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		condition corev1.PodConditionType
+		status    corev1.ConditionStatus
+		want      bool
+	}{
+		{"ready", corev1.PodReadyToStartContainers, corev1.ConditionTrue, true},
+		{"stopped", corev1.PodReadyToStartContainers, corev1.ConditionFalse, false},
+		{"unknown", corev1.PodReadyToStartContainers, corev1.ConditionUnknown, false},
+		{"another condition", corev1.PodScheduled, corev1.ConditionTrue, false},
+	} {
+		s := stateOf(apiPod("0", func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: tt.condition, Status: tt.status}}
+		}))
+		if s.sandbox != tt.want || s.disrupted {
+			t.Errorf("%s: stateOf() = %+v; want sandbox %t", tt.name, s, tt.want)
+		}
 	}
 }
 
