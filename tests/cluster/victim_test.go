@@ -340,7 +340,7 @@ func (w *workload) exclusive() bool { return w.kind == "StatefulSet" || w.kind =
 func (v *victim) eventProblems(r *evict.Record) (problems []problem) {
 	var found *eventsv1.Event
 	for deadline := time.Now().Add(node.ScaleTimeout(30 * time.Second)); found == nil && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		content, err := v.c.request(http.MethodGet, "/apis/events.k8s.io/v1/namespaces/"+v.pod.Namespace+"/events", "", "")
+		content, err := v.c.request(http.MethodGet, "/apis/events.k8s.io/v1/namespaces/"+v.pod.Namespace+"/events?fieldSelector=reason%3DEvicted,regarding.uid%3D"+string(v.pod.UID), "", "")
 		if err != nil {
 			continue
 		}

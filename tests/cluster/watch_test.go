@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,7 +15,7 @@ import (
 // watch has every state in which the API server has shown each pod.
 type watch struct {
 	mu     sync.Mutex
-	states []podState
+	states map[string][]podState // by the pods' UIDs
 }
 
 // podState is a pod as the API server has shown it.
@@ -28,7 +27,7 @@ type podState struct {
 
 // watch watches the pods until the test ends.
 func (c *kubeNode) watch() *watch {
-	w := &watch{}
+	w := &watch{states: map[string][]podState{}}
 	client := &http.Client{Transport: c.client.Transport}
 	ctx := c.t.Context()
 	go func() {
@@ -64,7 +63,8 @@ func (w *watch) follow(ctx context.Context, client *http.Client, url, version st
 		}
 		version = e.Object.ResourceVersion
 		w.mu.Lock()
-		w.states = append(w.states, podState{Pod: e.Object, at: time.Now(), deleted: e.Type == "DELETED"})
+		uid := string(e.Object.UID)
+		w.states[uid] = append(w.states[uid], podState{Pod: e.Object, at: time.Now(), deleted: e.Type == "DELETED"})
 		w.mu.Unlock()
 	}
 }
@@ -73,7 +73,7 @@ func (w *watch) follow(ctx context.Context, client *http.Client, url, version st
 func (w *watch) of(uid string) []podState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(w.states), func(s podState) bool { return string(s.UID) != uid })
+	return slices.Clone(w.states[uid])
 }
 
 // last returns the last state of each pod whose label app has a value, in the order of their
@@ -81,18 +81,19 @@ func (w *watch) of(uid string) []podState {
 func (w *watch) last(app string) []podState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	byUID := map[string]podState{}
-	for _, s := range w.states {
-		if s.Labels["app"] == app {
-			byUID[string(s.UID)] = s
+	var last []podState
+	for _, states := range w.states {
+		if s := states[len(states)-1]; s.Labels["app"] == app {
+			last = append(last, s)
 		}
 	}
-	return slices.SortedFunc(maps.Values(byUID), func(a, b podState) int {
+	slices.SortFunc(last, func(a, b podState) int {
 		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
 			return d
 		}
 		return strings.Compare(string(a.UID), string(b.UID))
 	})
+	return last
 }
 
 // running returns the only pod of a workload that runs and is not terminating, if there is
