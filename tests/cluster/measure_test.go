@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -274,18 +273,18 @@ func (m *measurement) finish() {
 	if len(received) == 0 {
 		return
 	}
-	sent, seen := m.sent(), map[string]time.Time{}
+	sent, seen := m.reportsSent(), map[string]time.Time{}
 	for _, r := range m.status().Records {
 		seen[path.Base(r.Pod)] = r.LastGone
 	}
 	wall, clock := time.Now(), stamp.Now()
 	for name, end := range m.ends {
 		after := func(t time.Time) time.Duration { return clock + t.Sub(wall) - end }
-		if r, s := received[name], sent[name]; r.IsZero() || s.IsZero() {
+		if r, s := received[name], sent[name]; r.IsZero() || len(s) == 0 {
 			m.t.Logf("report of %s is not in both logs: sent at %v, received at %v", name, s, r)
 		} else {
-			m.t.Logf("report of %s: evictd saw the end after %v, the report was sent after %v and received after %v", name, after(seen[name]), after(s), after(r))
-			m.Sent = append(m.Sent, after(s).Microseconds())
+			m.t.Logf("report of %s: evictd saw the end after %v, the report was sent after %v and received after %v", name, after(seen[name]), after(s[0]), after(r))
+			m.Sent = append(m.Sent, after(s[0]).Microseconds())
 			m.Received = append(m.Received, after(r).Microseconds())
 		}
 	}
@@ -295,43 +294,9 @@ func (m *measurement) finish() {
 func (m *measurement) received() map[string]time.Time {
 	m.t.Helper()
 	at := map[string]time.Time{}
-	content, err := os.ReadFile(m.AuditLog())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		m.t.Fatal(err)
-	}
-	for line := range bytes.Lines(content) {
-		var e struct {
-			User                     struct{ Username string }
-			Verb                     string
-			ObjectRef                struct{ Name string }
-			RequestReceivedTimestamp time.Time
-		}
-		if err := json.Unmarshal(line, &e); err != nil {
-			m.t.Fatalf("audit log: %v: %s", err, line)
-		}
-		if name := e.ObjectRef.Name; m.ends[name] != 0 && at[name].IsZero() && e.Verb == "patch" && strings.HasSuffix(e.User.Username, ":evictd-kube") {
-			at[name] = e.RequestReceivedTimestamp
-		}
-	}
-	return at
-}
-
-// sentLine is the line of evictd-kube's log about an answered report, with the name of the pod and when it was sent.
-var sentLine = regexp.MustCompile(`msg="answered an order to report an eviction" pod=default/(\S+) answer=reported .*sent=(\S+)`)
-
-// sent returns when evictd-kube has sent the first report about each victim, by its log.
-func (m *measurement) sent() map[string]time.Time {
-	m.t.Helper()
-	content, err := os.ReadFile(filepath.Join(m.dir, "evictd-kube.log"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	at := map[string]time.Time{}
-	for _, match := range sentLine.FindAllSubmatch(content, -1) {
-		if name := string(match[1]); at[name].IsZero() {
-			if at[name], err = time.Parse(time.RFC3339Nano, string(match[2])); err != nil {
-				m.t.Fatal(err)
-			}
+	for _, w := range m.statusWrites() {
+		if m.ends[w.pod] != 0 && at[w.pod].IsZero() && strings.HasSuffix(w.user, ":evictd-kube") {
+			at[w.pod] = w.received
 		}
 	}
 	return at
