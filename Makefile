@@ -47,6 +47,11 @@ test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -v -e '/tests/fencing$$' -e '/tests/affinity$$')
 	$(GO) test $(TESTFLAGS) ./tests/fencing ./tests/affinity
 
+EVICTIONS ?= 200
+.PHONY: test-evictions
+test-evictions: build fetch ## random evictions under load beside a real kubelet, for about 20 minutes; EVICTIONS=200
+	EVICTD_TEST_EVICTIONS=$(EVICTIONS) $(GO) test -v -count 1 -timeout 60m -run '^TestRandomEvictions$$' ./tests/cluster
+
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
 # packages are unpacked into a cache directory; without that, tests are skipped. ipmi_sim,
 # for tests that need a BMC, and promtool, etcd and Kubernetes, for tests/cluster, come

@@ -6,4 +6,9 @@
 // controllers, a scheduler, and a kubelet that runs pods on the containerd of tests/node,
 // with evictd and evictd-kube beside it. They run in mount and network namespaces of their
 // own and need root.
+//
+// TestRandomEvictions evicts 20 pods while others use the CPU and the disk, come and go, and
+// 200 with `make test-evictions` (EVICTIONS=N for another number). Of 200, at least 198 must
+// have the reason Evicted in the last status that the API server has shown. The log has the
+// seed, and what was seen of each eviction without the reason.
 package cluster
