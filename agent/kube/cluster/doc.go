@@ -59,11 +59,10 @@
 // it would take back each later patch.
 //
 // A kubelet that has noticed the end of the containers by itself writes its own verdict about a pod
-// that it does not restart: Failed, no reason. It did so in one of six evictions of Jobs that were
-// reported 200 ms after the kill, because it looks once a second. It reads the reason from the pod
-// twice more, at the end of the sandbox and at that of the pod, and looks at its containers before
-// each, so that there are one to two seconds for the second write. The first may come too early: a
-// sync of the kubelet replaces the pod that it is about to end by the one that it has blanked.
+// that it does not restart: Failed without a reason. It looks once a second, so it does that to one of
+// ten Jobs that are reported 100 ms after the kill. The report may come too early for it: a periodic
+// sync replaces the pod that the kubelet is about to end by the one that it has blanked. The second
+// write is kept if the kubelet sees it before it has stopped the sandbox, which follows its next look.
 //
 // The kubelet blanks the reason 10 to 40 ms after it has seen the annotation: its cache has another
 // phase, and a reason belongs to a phase (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). The

@@ -136,9 +136,9 @@ func terminated(p *corev1.Pod) bool {
 
 // undone reports whether the kubelet has taken back the phase or the reason of a report, and
 // still ends the pod. A kubelet that has noticed the end of all containers by itself writes a verdict
-// without a reason. It computes its status twice more, from the pod that it then has: when it stops
-// the sandbox and up to two seconds after the verdict (pkg/kubelet/pod_workers.go, podWorkerLoop).
-// What it writes without a sandbox stays: it would take back another report every ten seconds.
+// without a reason, and reads the pod for the last time when it has stopped the sandbox, up to a
+// second later (pkg/kubelet/pod_workers.go, podWorkerLoop). What it writes without a sandbox stays: it
+// would take back another report every ten seconds.
 func (s *podState) undone() bool {
 	return (s.phase != corev1.PodFailed || !s.reason) && (!s.terminated || s.sandbox)
 }
