@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +39,7 @@ const churners, churnPause, churnTimeout = 2, 500 * time.Millisecond, 30 * time.
 // and sync each.
 func (c *kubeNode) startLoad() *load {
 	c.t.Helper()
+	c.weighNode()
 	journal := func() fields {
 		return hogWith("main", "journal", "-path", "/journal", "-bytes", strconv.Itoa(4*mebibyte), "-rate", strconv.Itoa(mebibyte))
 	}
@@ -66,6 +70,30 @@ func (c *kubeNode) startLoad() *load {
 		})
 	}
 	return l
+}
+
+// weighNode gives the cgroup of the node the CPU weight of that of this process. With a greater one the pods would take
+// the CPU from the control plane, which stands for other machines.
+func (c *kubeNode) weighNode() {
+	c.t.Helper()
+	content, err := os.ReadFile("/proc/self/cgroup")
+	c.check(err)
+	own := "/"
+	for line := range strings.Lines(string(content)) { // of the unified hierarchy last
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && (slices.Contains(strings.Split(f[1], ","), "cpu") || f[1] == "" && own == "/") {
+			own = f[2]
+		}
+	}
+	from, err := c.n.CgroupPath("cpu", own)
+	c.check(err)
+	to, err := c.n.CgroupPath("cpu", c.n.CgroupRoot())
+	c.check(err)
+	for _, file := range []string{"cpu.shares", "cpu.weight"} { // of cgroup v1 and v2; the root of v2 has none
+		if weight, err := os.ReadFile(filepath.Join(from, file)); err == nil {
+			c.check(os.WriteFile(filepath.Join(to, file), weight, 0))
+			c.t.Logf("load: %s of %s is %s", file, to, bytes.TrimSpace(weight))
+		}
+	}
 }
 
 // limited gives a container a request and a limit of CPU, and more memory than it uses.

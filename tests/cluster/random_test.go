@@ -86,6 +86,7 @@ const settleTime = 15 * time.Second
 // tally sums up evictions.
 type tally struct {
 	counts                    map[problemKind]int
+	repaired                  int // the kubelet had taken the reason back
 	gone, status, replacement []time.Duration
 }
 
@@ -106,6 +107,9 @@ func (s *tally) add(c *kubeNode, v *victim) {
 	if len(e.problems) > 0 {
 		c.t.Log(v.explanation(&e))
 	}
+	if v.repaired() {
+		s.repaired++
+	}
 	s.gone = append(s.gone, e.empty.Sub(e.killed))
 	if !e.failed.IsZero() {
 		s.status = append(s.status, e.failed.Sub(e.empty))
@@ -123,7 +127,7 @@ func (s *tally) report(t *testing.T, evictions int) {
 	t.Helper()
 	t.Logf("SIGKILL to last process gone %s; from there to the status %s, to the replacement, Jobs apart, %s",
 		spread(s.gone), spread(s.status), spread(s.replacement))
-	t.Logf("%d of %d evictions have the reason Evicted in the last status; problems %v", evictions-s.lost(), evictions, s.counts)
+	t.Logf("%d of %d evictions have the reason Evicted in the last status, %d after the kubelet had taken it back; problems %v", evictions-s.lost(), evictions, s.repaired, s.counts)
 	for _, text := range s.judge(evictions) {
 		t.Error(text)
 	}

@@ -310,6 +310,14 @@ func (e *outcome) lostReason(final *podState) problemKind {
 	return problemReason
 }
 
+// repaired reports whether the reason was taken back and is there again.
+func (v *victim) repaired() bool {
+	states := v.c.events.of(string(v.pod.UID))
+	evicted := func(s podState) bool { return s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" }
+	at := slices.IndexFunc(states, evicted)
+	return at >= 0 && evicted(states[len(states)-1]) && slices.ContainsFunc(states[at:], func(s podState) bool { return !evicted(s) })
+}
+
 // history returns what the API server has shown of the victim since it was killed.
 func (v *victim) history(e *outcome) string {
 	var b strings.Builder
