@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -191,10 +192,18 @@ func (c *kubeNode) grow(p *corev1.Pod) {
 	if len(hogs) != 1 {
 		c.t.Fatalf("pod %s has %d hogs; want 1", p.Name, len(hogs))
 	}
-	if err := unix.Kill(hogs[0].pid, unix.SIGUSR1); err != nil {
-		c.t.Fatal(err)
-	}
+	fd, err := unix.PidfdOpen(hogs[0].pid, 0)
+	c.check(err)
+	defer unix.Close(fd)
+	// A hog that has just started ignores the signal until it waits for it.
+	c.until("growth of the hog of "+p.Name, func() bool {
+		err := unix.PidfdSendSignal(fd, unix.SIGUSR1, nil, 0)
+		return errors.Is(err, unix.ESRCH) || resident(hogs[0].pid) >= grownSize
+	})
 }
+
+// grownSize is more than a hog uses before it grows.
+const grownSize = 32 * mebibyte
 
 // restarted returns the logs of containers of a pod that the kubelet has started more than
 // once: each start has a log, which the kubelet numbers. With an empty log the runtime had
