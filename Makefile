@@ -49,7 +49,7 @@ test: build fetch ## everything that needs no virtual machine
 
 EVICTIONS ?= 200
 .PHONY: test-evictions
-test-evictions: build fetch ## random evictions under load beside a real kubelet, for about 20 minutes; EVICTIONS=200
+test-evictions: build fetch ## random evictions under load beside a real kubelet, for about 15 minutes; EVICTIONS=200
 	EVICTD_TEST_EVICTIONS=$(EVICTIONS) $(GO) test -v -count 1 -timeout 60m -run '^TestRandomEvictions$$' ./tests/cluster
 
 # A private containerd runs the tests' pods. Where the machine has none, Debian's
