@@ -54,7 +54,7 @@ func (v *victim) check() {
 			v.c.lost++
 		}
 		report := v.c.t.Errorf
-		if p.kind == problemDeleted || p.kind == problemLate || p.kind == problemReason && v.c.lost <= allowedLost(1) {
+		if p.kind == problemDeleted || p.kind == problemLate || p.kind == problemReason && v.c.lost <= 1 {
 			report = v.c.t.Logf
 		}
 		report("%s %s: %s: %s", v.w.kind, v.w.name, p.kind, p.text)

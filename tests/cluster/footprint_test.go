@@ -54,15 +54,15 @@ func TestFootprint(t *testing.T) {
 			}
 			cmd := r.start(program, filepath.Join(r.dir, program), nil, args...)
 			time.Sleep(settle)
-			f.Resident = append(f.Resident, resident(t, cmd.Process.Pid))
+			f.Resident = append(f.Resident, resident(cmd.Process.Pid))
 			signal(t, cmd, syscall.SIGTERM)
 			r.check(cmd.Wait())
 		}
 	}
 	b := r.startWithPods(pods)
 	time.Sleep(settle)
-	beside := Footprint{Program: "evictd beside evictd-kube", Pods: pods, Binary: alone.Binary, Resident: []int{resident(t, b.cmd.Process.Pid)}}
-	kube := Footprint{Program: "evictd-kube", Pods: pods, Binary: r.size("evictd-kube"), Resident: []int{resident(t, b.kube.Process.Pid)}}
+	beside := Footprint{Program: "evictd beside evictd-kube", Pods: pods, Binary: alone.Binary, Resident: []int{resident(b.cmd.Process.Pid)}}
+	kube := Footprint{Program: "evictd-kube", Pods: pods, Binary: r.size("evictd-kube"), Resident: []int{resident(b.kube.Process.Pid)}}
 	var lines []byte
 	for _, f := range []Footprint{before, alone, beside, kube} {
 		slices.Sort(f.Resident)
