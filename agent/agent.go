@@ -138,7 +138,6 @@ type daemon struct {
 	liveness       *loop.Liveness
 	loop           *loop.Loop
 	lastView       *atomic.Pointer[loop.View]
-	rightsKnown    atomic.Bool // whether evictd-kube's rights were known when the loop last decided on the mode
 	records        *execute.Records
 	statusBackend  *status.Backend
 	heartbeat      metrics.Heartbeat // of the loop

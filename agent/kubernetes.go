@@ -109,7 +109,7 @@ func (d *daemon) buildEvictions() {
 // view's mode was decided.
 func (d *daemon) viewChanged() {
 	d.shutdown.ViewChanged()
-	if v := d.lastView.Load(); d.node != nil && !v.Snapshot.Listed.IsZero() && d.rightsKnown.Load() {
+	if v := d.lastView.Load(); d.node != nil && !v.Snapshot.Listed.IsZero() && v.Mode.RightsKnown {
 		d.node.Set(v.Orders.Conditions, v.Mode.DryRun, v.Time)
 	}
 }
@@ -135,11 +135,12 @@ func (d *daemon) stopKube() {
 func (d *daemon) watching() bool { return d.facts.Status(time.Now()).Watching }
 
 // decided reports whether the loop's view is of the last list of the pods, and so has the
-// containers that agent/kube/evictions knows of, and whether it is in dry run. A shutdown of the
-// node that an earlier run has begun resumes evictions, too.
+// containers that agent/kube/evictions knows of, and whether it is in dry run. A dry run because no
+// evictd-kube has connected yet decides nothing: an earlier run may not have saved that one had. A
+// shutdown of the node that an earlier run has begun resumes evictions, too.
 func (d *daemon) decided() (ok, dryRun bool) {
 	v := d.lastView.Load()
-	ok = v != nil && !d.shutdown.Resuming() && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
+	ok = v != nil && (v.Mode.RightsKnown || !v.Mode.DryRun) && !d.shutdown.Resuming() && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
 	return ok, v != nil && v.Mode.DryRun
 }
 

@@ -107,7 +107,7 @@ func TestForbiddenReport(t *testing.T) {
 	}
 }
 
-// The loop has decided when its view is of the last list.
+// The loop has decided when its view is of the last list, and its mode is decided by known rights.
 func TestDecided(t *testing.T) {
 	d := buildHere(t)
 	if ok, _ := d.decided(); ok {
@@ -118,12 +118,12 @@ func TestDecided(t *testing.T) {
 	}
 	listed := d.inventory.LastAttempt()
 	for _, tt := range []struct {
-		listed, attempt time.Time
-		want            bool
-	}{{time.Time{}, listed, false}, {listed, listed.Add(-time.Second), false}, {listed, listed, true}} {
-		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true}, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
+		listed, attempt   time.Time
+		rightsKnown, want bool
+	}{{time.Time{}, listed, true, false}, {listed, listed.Add(-time.Second), true, false}, {listed, listed, false, false}, {listed, listed, true, true}} {
+		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true, RightsKnown: tt.rightsKnown}, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
 		if ok, dryRun := d.decided(); ok != tt.want || !dryRun {
-			t.Errorf("decided() of a view of the list at %v, %v = %t, %t; want %t in dry run", tt.listed, tt.attempt, ok, dryRun, tt.want)
+			t.Errorf("decided() of a view of the list at %v, %v, rights known %t = %t, %t; want %t in dry run", tt.listed, tt.attempt, tt.rightsKnown, ok, dryRun, tt.want)
 		}
 	}
 }

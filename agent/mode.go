@@ -15,8 +15,8 @@ func (d *daemon) modeFacts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts 
 		misplaced = d.rootProblem
 	}
 	return func(cfg *config.Config) loop.Facts {
-		d.rightsKnown.Store(d.facts != nil && d.facts.CanReportKnown()) // before they are used
-		return loop.Facts{Configured: cfg.WhyDryRun(), Misplaced: misplaced, CannotReport: d.cannotReport()}
+		known := d.facts != nil && d.facts.CanReportKnown() // before they are used
+		return loop.Facts{Configured: cfg.WhyDryRun(), Misplaced: misplaced, CannotReport: d.cannotReport(), RightsKnown: known}
 	}
 }
 

@@ -114,7 +114,7 @@ func TestNodeObject(t *testing.T) {
 	if d.node.Status().Decided {
 		t.Error("evictd has decided with a mode from before the rights were known")
 	}
-	d.modeFacts(d.hierarchy)(d.config)
+	v.Mode.RightsKnown = d.modeFacts(d.hierarchy)(d.config).RightsKnown
 	v.Snapshot.Listed = time.Time{}
 	step()
 	p.quiet(t, "before the first list")

@@ -18,6 +18,8 @@ type Mode struct {
 	// Reporting is set if evictd enforces next to a kubelet (kubelet: auto) because evictd-kube
 	// reports evictions of its pods to the API server.
 	Reporting bool
+	// RightsKnown is that of the Facts.
+	RightsKnown bool
 }
 
 // Facts are what the mode depends on.
@@ -30,6 +32,8 @@ type Facts struct {
 	// CannotReport is why no program reports evictions of a kubelet's pods to the API server;
 	// empty if evictd-kube does, or did when it was last connected.
 	CannotReport string
+	// RightsKnown is set if CannotReport is what evictd-kube has found out: it is not if none has ever connected.
+	RightsKnown bool
 }
 
 // decideMode returns the mode: dry run if there is any reason for it.
@@ -53,7 +57,7 @@ func decideMode(f Facts) Mode {
 	if besideKubelet && f.CannotReport != "" {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto): " + f.CannotReport)
 	}
-	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet, Reporting: besideKubelet && len(why) == 0}
+	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet, Reporting: besideKubelet && len(why) == 0, RightsKnown: f.RightsKnown}
 }
 
 // kubeletHard returns the hard thresholds of the kubelet whose pods evictd evicts next to it

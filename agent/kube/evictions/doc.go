@@ -101,7 +101,8 @@
 // The processes are those of the pod's containers, as far as they are not the sandbox's. "old"
 // are those of containers that were created before the kill, "newer" of those created after it.
 // In dry run by configuration, all fences of an earlier run are lifted and all orders are void.
-// In dry run for another reason, an order is void once the pod would have to be killed again.
+// In dry run for another reason, an order is void once the pod would have to be killed again. If the
+// reason is that no evictd-kube has connected yet, it waits until one has.
 // The state of another boot has no orders, and its fences no effect.
 //
 // If evictd can't start, or starts without evictd-kube in its configuration, it lifts the
