@@ -11,4 +11,9 @@
 // 200 with `make test-evictions` (EVICTIONS=N for another number). Of 200, at least 198 must
 // have the reason Evicted in the last status that the API server has shown. The log has the
 // seed, and what was seen of each eviction without the reason.
+//
+// TestEvictionFaults and TestSoftEvictionFaults stop and kill parts of the system at the steps of an
+// eviction. They take some of the combinations; this command has all, in 8 minutes:
+//
+//	EVICTD_TEST_FAULTS=. go test -v -run 'EvictionFaults$' ./tests/cluster
 package cluster

@@ -3,7 +3,6 @@ package cluster
 import (
 	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,12 +28,26 @@ func (c *kubeNode) startEnforcing() {
 // The others are pods of the workload that are not meant.
 func (c *kubeNode) evict(w *workload, others ...string) *victim {
 	c.t.Helper()
-	p := c.waitRunning(w, others...)
-	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
-	v := c.observe(w, &p.Pod)
-	c.grow(&p.Pod)
+	v := c.grown(w, others...)
 	c.until("kill of "+w.name, v.ended)
 	return v
+}
+
+// grown makes the hog of a workload's pod grow once evictd may evict the pod.
+func (c *kubeNode) grown(w *workload, others ...string) *victim {
+	c.t.Helper()
+	p := c.waitEligible(w, others...)
+	v := c.observe(w, &p.Pod)
+	c.grow(&p.Pod)
+	return v
+}
+
+// waitEligible is waitRunning for a pod that evictd may evict.
+func (c *kubeNode) waitEligible(w *workload, others ...string) podState {
+	c.t.Helper()
+	p := c.waitRunning(w, others...)
+	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
+	return p
 }
 
 // eligible reports whether evictd may evict a pod, and has its facts and usage.
@@ -114,19 +127,46 @@ func TestEvictions(t *testing.T) {
 }
 
 // evictLate evicts a pod of which a second container's process needs three seconds to end
-// after its SIGKILL: it is traced, and a traced process waits at its end for the tracer.
+// after its SIGKILL.
 func (c *kubeNode) evictLate(w *workload) *victim {
 	c.t.Helper()
+	v, end := c.exiting(w)
+	time.Sleep(3 * time.Second)
+	end()
+	c.until("end of "+w.name, v.ended)
+	return v
+}
+
+// exiting evicts a pod of which the process of a second container ends only when end is called.
+func (c *kubeNode) exiting(w *workload) (v *victim, end func()) {
+	c.t.Helper()
 	p := c.waitRunning(w)
+	release := c.traceSecond(w, &p.Pod)
+	v = c.grown(w)
+	c.until("kill of the first container of "+w.name, func() bool { return len(c.hogs(&p.Pod)) == 0 })
+	return v, func() {
+		c.t.Helper()
+		if v.ended() {
+			c.t.Errorf("all processes of %s have ended; want one to wait for its tracer", w.name)
+		}
+		release()
+	}
+}
+
+// traceSecond traces the process of a pod's second container until release is called: a traced process waits at its end
+// for the tracer.
+func (c *kubeNode) traceSecond(w *workload, p *corev1.Pod) (release func()) {
+	c.t.Helper()
 	var pid int
 	c.until("second container of "+w.name, func() bool {
-		i := slices.IndexFunc(c.processes(&p.Pod), func(p process) bool { return len(p.args) > 1 && p.args[1] == "hold" })
+		all := c.processes(p)
+		i := slices.IndexFunc(all, func(p process) bool { return len(p.args) > 1 && p.args[1] == "hold" })
 		if i >= 0 {
-			pid = c.processes(&p.Pod)[i].pid
+			pid = all[i].pid
 		}
 		return i >= 0
 	})
-	release := make(chan struct{})
+	detach := make(chan struct{})
 	traced, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // a tracer is a thread
@@ -137,104 +177,28 @@ func (c *kubeNode) evictLate(w *workload) *victim {
 			return
 		}
 		traced <- nil
-		<-release
+		<-detach
 		ended <- unix.PtraceDetach(pid)
 	}()
 	if err := <-traced; err != nil {
 		c.t.Fatalf("trace process %d: %v", pid, err)
 	}
-	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
-	v := c.observe(w, &p.Pod)
-	c.grow(&p.Pod)
-	c.until("kill of the first container of "+w.name, func() bool { return len(c.hogs(&p.Pod)) == 0 })
-	time.Sleep(3 * time.Second)
-	if v.ended() {
-		c.t.Errorf("process %d has ended; want it to wait for its tracer", pid)
+	return func() {
+		c.t.Helper()
+		close(detach)
+		if err := <-ended; err != nil {
+			c.t.Fatalf("stop tracing process %d: %v", pid, err)
+		}
 	}
-	close(release)
-	if err := <-ended; err != nil {
-		c.t.Fatalf("stop tracing process %d: %v", pid, err)
-	}
-	c.until("end of "+w.name, v.ended)
-	return v
-}
-
-// TestEvictionFaults: evictions end as they must if a part of the system is stopped or
-// killed between the kill and the report.
-func TestEvictionFaults(t *testing.T) {
-	if !inNamespaces(t) {
-		return
-	}
-	c := startKubeNode(t)
-	c.startEnforcing()
-	workloads := []*workload{
-		{"paused", "StatefulSet", podSpec("Always", hogContainer("main"))},
-		{"agent", "Deployment", podSpec("Always", hogContainer("main"))},
-		{"reporter", "StatefulSet", podSpec("Always", hogContainer("main"))},
-		{"kubelet", "Deployment", podSpec("Always", hogContainer("main"))},
-	}
-	for _, w := range workloads {
-		c.create(w)
-	}
-	c.pausedServer(workloads[0])
-	c.killedAgent(workloads[1])
-	c.killedReporter(workloads[2])
-	c.killedKubelet(workloads[3])
 }
 
 // whilePaused evicts a pod while the API server is stopped, and runs f before it continues.
 func (c *kubeNode) whilePaused(w *workload, f func(*victim)) {
 	c.t.Helper()
-	p := c.waitRunning(w)
-	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
+	c.waitEligible(w)
 	c.pauseAPI()
-	v := c.observe(w, &p.Pod)
-	c.grow(&p.Pod)
-	c.until("kill of "+w.name, v.ended)
+	v := c.evict(w)
 	f(v)
 	c.resumeAPI()
-	v.check()
-}
-
-func (c *kubeNode) pausedServer(w *workload) {
-	c.t.Helper()
-	c.whilePaused(w, func(*victim) { time.Sleep(10 * time.Second) })
-}
-
-func (c *kubeNode) killedAgent(w *workload) {
-	c.t.Helper()
-	c.whilePaused(w, func(v *victim) {
-		v.interrupted = true
-		c.until("fence of "+w.name, v.isFenced)
-		kill(c.t, c.cmd)            // the order may not be saved yet: the mark of the fence has it
-		time.Sleep(3 * time.Second) // the kubelet tries to restart the pod
-		c.startAgent()
-	})
-}
-
-func (c *kubeNode) killedReporter(w *workload) {
-	c.t.Helper()
-	c.whilePaused(w, func(*victim) {
-		kill(c.t, c.kube)
-		c.startKube()
-	})
-}
-
-// killedKubelet restarts the kubelet while the pod is fenced and not reported yet.
-func (c *kubeNode) killedKubelet(w *workload) {
-	c.t.Helper()
-	p := c.waitRunning(w)
-	c.until("eligible pod of "+w.name, func() bool { return c.eligible(string(p.UID)) })
-	signal(c.t, c.kube, syscall.SIGSTOP)
-	v := c.evict(w)
-	kill(c.t, c.kubelet)
-	c.startKubelet()
-	c.until("restart that fails", func() bool {
-		states := c.events.of(string(p.UID))
-		return slices.ContainsFunc(states[len(states)-1].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.State.Waiting != nil && s.State.Waiting.Reason != "ContainerCreating"
-		})
-	})
-	signal(c.t, c.kube, syscall.SIGCONT)
 	v.check()
 }

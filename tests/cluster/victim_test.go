@@ -29,6 +29,7 @@ type victim struct {
 	done chan struct{} // closed when the cgroup is gone
 	// interrupted is set if evictd was killed during the eviction: its record may end there.
 	interrupted bool
+	soft        bool // it has a grace period, with which its times begin
 
 	first  map[int]bool // the processes of the image that it had at first
 	ignore map[int]bool // the others: of the sandbox; and those that are in revived
@@ -258,8 +259,12 @@ func (v *victim) processProblems(r *evict.Record) (problems []problem) {
 	if v.fenced.IsZero() || v.lifted {
 		problems = append(problems, problem{problemFence, fmt.Sprintf("fenced at %v, lifted before the cgroup was gone: %t", v.fenced, v.lifted)})
 	}
-	if r.Result != evict.ResultKilled && !v.interrupted {
-		problems = append(problems, problem{problemRecord, fmt.Sprintf("result of the record %s: %s", r.Result, r.Error)})
+	want := evict.ResultKilled
+	if v.soft {
+		want = evict.ResultStopped
+	}
+	if r.Result != want && !v.interrupted {
+		problems = append(problems, problem{problemRecord, fmt.Sprintf("result of the record %s: %s; want %s", r.Result, r.Error, want)})
 	}
 	return problems
 }
