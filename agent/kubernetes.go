@@ -136,11 +136,12 @@ func (d *daemon) watching() bool { return d.facts.Status(time.Now()).Watching }
 
 // decided reports whether the loop's view is of the last list of the pods, and so has the
 // containers that agent/kube/evictions knows of, and whether it is in dry run. A dry run because no
-// evictd-kube has connected yet decides nothing: an earlier run may not have saved that one had. A
+// evictd-kube has connected yet decides nothing: an earlier run may not have saved that one had. Nor has
+// the loop decided while victims of an earlier run wait for facts. A
 // shutdown of the node that an earlier run has begun resumes evictions, too.
 func (d *daemon) decided() (ok, dryRun bool) {
 	v := d.lastView.Load()
-	ok = v != nil && (v.Mode.RightsKnown || !v.Mode.DryRun) && !d.shutdown.Resuming() && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
+	ok = v != nil && (v.Mode.RightsKnown || !v.Mode.DryRun) && !v.Resuming && !d.shutdown.Resuming() && !v.Snapshot.Listed.IsZero() && !v.Snapshot.LastAttempt.Before(d.inventory.LastAttempt())
 	return ok, v != nil && v.Mode.DryRun
 }
 

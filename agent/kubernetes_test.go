@@ -118,12 +118,16 @@ func TestDecided(t *testing.T) {
 	}
 	listed := d.inventory.LastAttempt()
 	for _, tt := range []struct {
-		listed, attempt   time.Time
-		rightsKnown, want bool
-	}{{time.Time{}, listed, true, false}, {listed, listed.Add(-time.Second), true, false}, {listed, listed, false, false}, {listed, listed, true, true}} {
-		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true, RightsKnown: tt.rightsKnown}, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
+		listed, attempt time.Time
+		rightsKnown     bool
+		resuming, want  bool
+	}{
+		{time.Time{}, listed, true, false, false}, {listed, listed.Add(-time.Second), true, false, false},
+		{listed, listed, false, false, false}, {listed, listed, true, true, false}, {listed, listed, true, false, true},
+	} {
+		d.lastView.Store(&loop.View{Mode: loop.Mode{DryRun: true, RightsKnown: tt.rightsKnown}, Resuming: tt.resuming, Snapshot: pods.Snapshot{Listed: tt.listed, LastAttempt: tt.attempt}})
 		if ok, dryRun := d.decided(); ok != tt.want || !dryRun {
-			t.Errorf("decided() of a view of the list at %v, %v, rights known %t = %t, %t; want %t in dry run", tt.listed, tt.attempt, tt.rightsKnown, ok, dryRun, tt.want)
+			t.Errorf("decided() of a view of the list at %v, %v, rights known %t, resuming %t = %t, %t; want %t in dry run", tt.listed, tt.attempt, tt.rightsKnown, tt.resuming, ok, dryRun, tt.want)
 		}
 	}
 }

@@ -71,6 +71,7 @@ type Loop struct {
 	generation uint64                     // of the last published table
 	alarm      lanes.Alarm                // the last one
 	toResume   map[string]bool            // victims of an earlier run whose eviction goes on, by UID
+	factsUntil time.Time                  // until when those wait for facts; zero before the first enforcing iteration
 	futile     []evict.Futility           // of the signals that are still met
 	crossing   [signal.Count]crossingTime // of hard thresholds
 	episode    [signal.Count]time.Time    // when the signal was first below its hard threshold; zero while it is not

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
@@ -83,7 +84,7 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 	}
 	guard := l.inventory.Guard()
 	for _, uid := range v.Orders.Escalate {
-		if why := l.unreportable(uid, v); why != "" {
+		if why := l.unreportable(uid, v); why != "" && !l.toResume[uid] {
 			l.log.Warn("grace period is not ended early: the kubelet would start the pod again", "uid", uid, "reason", why)
 			l.outcomes = append(l.outcomes, evict.Outcome{UID: uid, Err: errors.New(why)}) // so that another pod is chosen
 			continue
@@ -95,18 +96,31 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 	}
 }
 
+// resumeFactsTimeout bounds the wait for facts about a victim of an earlier run. The saved facts may be older than
+// the pod, and evictd-kube connects again some seconds after a restart.
+const resumeFactsTimeout = 10 * time.Second
+
 // resumeEvictions resumes the unfinished evictions of an earlier run as soon as their pods
-// are listed: with the rest of the grace period, or with another kill.
+// are listed and have facts: with the rest of the grace period, or with another kill.
 func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 	if v.Mode.DryRun || v.Snapshot.Listed.IsZero() || len(l.toResume) == 0 {
 		return
 	}
+	if l.factsUntil.IsZero() {
+		l.factsUntil = v.Time.Add(resumeFactsTimeout)
+	}
 	guard := l.inventory.Guard()
+	waiting := map[string]bool{}
 	for _, victim := range v.State.Victims {
-		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.toResume[victim.UID] {
+		h, listed := v.Snapshot.Handles[victim.UID]
+		if !listed || !l.toResume[victim.UID] {
 			continue
 		}
 		if why := l.unreportable(victim.UID, v); why != "" {
+			if !h.Facts && v.Time.Before(l.factsUntil) {
+				waiting[victim.UID] = true
+				continue
+			}
 			l.log.Warn("an eviction of an earlier run is not resumed: the kubelet would start the pod again", "pod", victim.Pod, "uid", victim.UID, "reason", why)
 			l.outcomes = append(l.outcomes, evict.Outcome{UID: victim.UID, Err: errors.New(why)})
 			continue
@@ -116,7 +130,7 @@ func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 		l.execute.Resume(ctx, l.job(order, v, guard), false)
 	}
 	// A victim that the first complete list lacks has gone.
-	l.toResume = nil
+	l.toResume, v.Resuming = waiting, len(waiting) > 0
 }
 
 // Job returns the actuator's job for an order: with the handle of its pod.

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -140,16 +141,17 @@ func TestUnreportableVictims(t *testing.T) {
 		before, between func(*node)
 		resumed, ended  []string
 		log             string
+		wait            time.Duration
 	}{
-		{"no facts at the start", settings, noFacts, nil, nil, nil, "is not resumed"},
-		{"forbidden at the start", settings, forbidden, nil, nil, nil, "is not resumed"},
-		{"no facts later", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early"},
-		{"forbidden later", settings, nil, forbidden, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early"},
-		{"override", settings + "kubelet: override\n", noFacts, forbidden, []string{"evict b hard false grace 20s"}, []string{"escalate b"}, ""},
+		{"no facts at the start", settings, noFacts, nil, nil, nil, "is not resumed", resumeFactsTimeout},
+		{"forbidden at the start", settings, forbidden, nil, nil, nil, "is not resumed", 0},
+		{"no facts later", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0},
+		{"forbidden later", settings, nil, forbidden, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0},
+		{"override", settings + "kubelet: override\n", noFacts, forbidden, []string{"evict b hard false grace 20s"}, []string{"escalate b"}, "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			run(t, tt.settings, func(n *node) {
-				n.pass(2 * time.Second)
+				n.pass(tt.wait + 2*time.Second)
 				n.wantCalls("at the first step", tt.resumed...)
 				if tt.between != nil {
 					n.mu.Lock()
@@ -173,6 +175,49 @@ func TestUnreportableVictims(t *testing.T) {
 				if tt.before != nil {
 					tt.before(n)
 				}
+				now := time.Now()
+				o.State.Victims = []evict.Victim{{
+					UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},
+					Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Expected: gi, Lowest: gi, Status: evict.Unsettled,
+				}}
+			})
+		})
+	}
+}
+
+// A victim of an earlier run that has no facts yet is resumed when they come, also if its grace period is ended early by
+// then, and no other pod is evicted in its place.
+func TestResumeWaitsForFacts(t *testing.T) {
+	for hard, want := range map[bool]string{false: "evict b hard false grace 1", true: "evict b hard true grace 0"} {
+		t.Run(fmt.Sprint(hard), func(t *testing.T) {
+			run(t, settings, func(n *node) {
+				n.pass(2 * time.Second)
+				if hard {
+					n.mu.Lock()
+					n.used = 15*gi + gi/2
+					n.version++
+					n.mu.Unlock()
+					n.alarm()
+					n.pass(time.Second)
+				}
+				n.wantCalls("without facts")
+				if v := n.last(); !v.Resuming || v.State.Victims[0].Status != evict.Unsettled {
+					t.Errorf("without facts: resuming %t, victims %+v; want the eviction to wait", v.Resuming, v.State.Victims)
+				}
+				n.mu.Lock()
+				n.changeHandle("b", kubeletsPod(true))
+				n.version++
+				n.mu.Unlock()
+				n.pass(2 * time.Second)
+				if got := n.took(); len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.HasSuffix(got[0], "s reported") {
+					t.Errorf("calls with facts = %q; want %s...", got, want)
+				}
+				if n.last().Resuming {
+					t.Error("resuming after the facts have come")
+				}
+			}, func(n *node, o *Options) {
+				n.add("b", gi)
+				n.changeHandle("b", kubeletsPod(false))
 				now := time.Now()
 				o.State.Victims = []evict.Victim{{
 					UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},

@@ -31,6 +31,8 @@ type View struct {
 	DiskUsage map[string]disks.PodUsage
 	// Futile has the signals that evicting pods can't relieve, also during a back-off.
 	Futile []evict.Futility
+	// Resuming is set while victims of an earlier run wait for facts, without which they are not killed.
+	Resuming bool
 }
 
 // Eligible returns how many pods memory pressure could evict.
