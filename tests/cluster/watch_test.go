@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // watch has every state in which the API server has shown each pod.
@@ -25,31 +26,78 @@ type podState struct {
 	deleted bool // gone from the API
 }
 
-// watch watches the pods until the test ends.
+// watch watches the pods until the test ends. After a gap, as when the API server was killed, it lists them.
 func (c *kubeNode) watch() *watch {
 	w := &watch{states: map[string][]podState{}}
 	client := &http.Client{Transport: c.client.Transport}
-	ctx := c.t.Context()
+	ctx, url := c.t.Context(), "https://"+c.address+"/api/v1/pods"
 	go func() {
-		for version := "0"; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-			version = w.follow(ctx, client, "https://"+c.address+"/api/v1/pods?watch=true&resourceVersion="+version, version)
+		for version := ""; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			if version == "" {
+				version = w.list(ctx, client, url)
+			}
+			if version != "" {
+				version = w.follow(ctx, client, url+"?watch=true&resourceVersion="+version, version)
+			}
 		}
 	}()
 	return w
 }
 
-// follow reads one watch until it ends, and returns the version from which to go on.
-func (w *watch) follow(ctx context.Context, client *http.Client, url, version string) string {
+// get makes a request as the administrator. The caller closes the body.
+func get(ctx context.Context, client *http.Client, url string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return version
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+adminToken)
-	resp, err := client.Do(req)
+	return client.Do(req)
+}
+
+// list reads all pods, and returns the version from which to go on; "" if it fails. Pods that are not among them were
+// deleted since.
+func (w *watch) list(ctx context.Context, client *http.Client, url string) (version string) {
+	resp, err := get(ctx, client, url)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var list corev1.PodList
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&list) != nil {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, left := time.Now(), map[types.UID]podState{}
+	for _, s := range w.states {
+		left[s.UID] = s
+	}
+	for _, p := range list.Items {
+		w.states = append(w.states, podState{Pod: p, at: now})
+		delete(left, p.UID)
+	}
+	for _, s := range left {
+		if !s.deleted {
+			w.states = append(w.states, podState{Pod: s.Pod, at: now, deleted: true})
+		}
+	}
+	return list.ResourceVersion
+}
+
+// follow reads one watch until it ends, and returns the version from which to go on; "" if it is too old.
+func (w *watch) follow(ctx context.Context, client *http.Client, url, version string) string {
+	resp, err := get(ctx, client, url)
 	if err != nil {
 		return version
 	}
 	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusGone:
+		return ""
+	default: // the API server is starting
+		return version
+	}
 	for d := json.NewDecoder(resp.Body); ; {
 		var e struct {
 			Type   string
@@ -59,7 +107,7 @@ func (w *watch) follow(ctx context.Context, client *http.Client, url, version st
 			return version
 		}
 		if e.Type == "ERROR" {
-			return "0" // the version is too old
+			return ""
 		}
 		version = e.Object.ResourceVersion
 		w.mu.Lock()
