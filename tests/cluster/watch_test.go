@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // watch has every state in which the API server has shown each pod.
@@ -68,17 +67,14 @@ func (w *watch) list(ctx context.Context, client *http.Client, url string) (vers
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now, left := time.Now(), map[types.UID]podState{}
-	for _, s := range w.states {
-		left[s.UID] = s
-	}
+	now, listed := time.Now(), map[string]bool{}
 	for _, p := range list.Items {
-		w.states = append(w.states, podState{Pod: p, at: now})
-		delete(left, p.UID)
+		w.add(podState{Pod: p, at: now})
+		listed[string(p.UID)] = true
 	}
-	for _, s := range left {
-		if !s.deleted {
-			w.states = append(w.states, podState{Pod: s.Pod, at: now, deleted: true})
+	for uid, states := range w.states {
+		if last := states[len(states)-1]; !listed[uid] && !last.deleted {
+			w.add(podState{Pod: last.Pod, at: now, deleted: true})
 		}
 	}
 	return list.ResourceVersion
@@ -101,21 +97,24 @@ func (w *watch) follow(ctx context.Context, client *http.Client, url, version st
 	for d := json.NewDecoder(resp.Body); ; {
 		var e struct {
 			Type   string
-			Object corev1.Pod
+			Object json.RawMessage // in an error not a pod, and can't be decoded as one
 		}
 		if d.Decode(&e) != nil {
 			return version
 		}
-		if e.Type == "ERROR" {
+		var p corev1.Pod
+		if e.Type == "ERROR" || json.Unmarshal(e.Object, &p) != nil {
 			return ""
 		}
-		version = e.Object.ResourceVersion
+		version = p.ResourceVersion
 		w.mu.Lock()
-		uid := string(e.Object.UID)
-		w.states[uid] = append(w.states[uid], podState{Pod: e.Object, at: time.Now(), deleted: e.Type == "DELETED"})
+		w.add(podState{Pod: p, at: time.Now(), deleted: e.Type == "DELETED"})
 		w.mu.Unlock()
 	}
 }
+
+// add adds the next state of a pod. The caller has the mutex.
+func (w *watch) add(s podState) { w.states[string(s.UID)] = append(w.states[string(s.UID)], s) }
 
 // of returns the states of a pod, the oldest first.
 func (w *watch) of(uid string) []podState {
