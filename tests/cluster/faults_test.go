@@ -95,19 +95,16 @@ func softSteps() []step {
 	}
 }
 
-// lostReasons are the rows in which the fault explains that the final status has no reason, with the explanation.
-var lostReasons = map[string]string{}
-
 // TestEvictionFaults: a hard eviction ends as it must if evictd, evictd-kube or the kubelet is killed at one of its
 // steps, or the API server is stopped for some seconds or killed. These are some of the rows. With
 // EVICTD_TEST_FAULTS=. all of them are tested.
 func TestEvictionFaults(t *testing.T) {
-	testFaults(t, hardSteps(), false, `^(fenced-(evictd|paused)|exiting-evictd|marked-killed|reported-kubelet|undone-evictd-kube)$`)
+	testFaults(t, hardSteps(), false, `^(fenced-(evictd|killed)|exiting-evictd|marked-kubelet|reported-kubelet|undone-evictd-kube)$`)
 }
 
 // TestSoftEvictionFaults is the same for evictions with a grace period.
 func TestSoftEvictionFaults(t *testing.T) {
-	testFaults(t, softSteps(), true, `^(ordered-paused|stopping-evictd|over-kubelet|disrupted-evictd-kube|deleted-killed|deleted-over-evictd)$`)
+	testFaults(t, softSteps(), true, `^(ordered-paused|stopping-kubelet|disrupted-evictd-kube|deleted-kubelet|deleted-over-evictd-kube)$`)
 }
 
 // testFaults has the rows of steps whose names match usual, or what the environment says.
@@ -155,7 +152,7 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	if h.end != nil {
 		h.end()
 	}
-	h.victim.checkAfterFault(cmp.Or(s.noReason, lostReasons[w.name]))
+	h.victim.checkAfterFault(s.noReason)
 	c.until("end of the order and the fence of "+w.name, func() bool {
 		k := c.kubernetes()
 		return k != nil && k.Orders.Pending == 0 && k.Orders.Fences == 0 && k.Orders.FencesUnlifted == 0
