@@ -99,7 +99,7 @@ func softSteps() []step {
 // steps, or the API server is stopped for some seconds or killed. These are some of the rows. With
 // EVICTD_TEST_FAULTS=. all of them are tested.
 func TestEvictionFaults(t *testing.T) {
-	testFaults(t, hardSteps(), false, `^(fenced-(evictd|killed)|exiting-evictd|marked-kubelet|reported-kubelet|undone-evictd-kube)$`)
+	testFaults(t, hardSteps(), false, `^(fenced-(evictd|paused)|exiting-evictd|marked-kubelet|reported-kubelet|undone-evictd-kube)$`)
 }
 
 // TestSoftEvictionFaults is the same for evictions with a grace period.
