@@ -344,7 +344,7 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		Lanes: d.lanes, ModeFacts: d.modeFacts(d.hierarchy), KubeletThresholds: d.facts.KubeletThresholds, OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
 		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: killer, DryRunKiller: dryRunKiller,
 		OpenHandle: func(j act.Job) (*act.KillHandle, error) { return act.Prepare(d.hierarchy, procfs, j) },
-		Execute:    d.execute, Arrivals: d.facts.Arrivals, Refuse: d.evictions.Refuse,
+		Execute:    d.execute, Arrivals: d.facts.Arrivals, Refuse: d.evictions.Refuse, Ordered: d.orders.Has,
 		Observer: status.NewObserver(status.ObserverOptions{
 			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBackend,
 			Changed: d.viewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.Request,

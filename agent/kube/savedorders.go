@@ -42,6 +42,15 @@ func (s *SavedOrder) EachTime(f func(*time.Time)) {
 	}
 }
 
+// Has reports whether an order for a pod is pending.
+func (o *Orders) Has(uid string) bool {
+	if o == nil { // there is no evictd-kube
+		return false
+	}
+	_, ok := o.Order(uid)
+	return ok
+}
+
 // Order returns the pending order for a pod; ok is false if it has none.
 func (o *Orders) Order(uid string) (saved SavedOrder, ok bool) {
 	o.mu.Lock()

@@ -43,6 +43,7 @@ type Loop struct {
 	records            *execute.Records // of execute
 	observer           Observer
 	newPods            func(since, now time.Time) []evict.Pod        // Options.Arrivals
+	hasOrder           func(uid string) bool                         // Options.Ordered
 	refuse             func(o *evict.Order, decided time.Time) error // Options.Refuse
 	modeFacts          func(*config.Config) Facts
 	kubeletThresholds  func() []signal.Threshold

@@ -67,6 +67,9 @@ type Options struct {
 	// has such a pod reported to the API server. Neither blocks; nil if nothing reports evictions.
 	Arrivals func(since, now time.Time) []evict.Pod
 	Refuse   func(o *evict.Order, decided time.Time) error
+	// Ordered reports whether the report of a pod's eviction is ordered already: the order has all that a report
+	// needs. It does not block; nil if nothing reports evictions.
+	Ordered func(uid string) bool
 }
 
 // Memory reads the node's memory.
@@ -160,7 +163,7 @@ func New(o Options) *Loop {
 		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Arbiter, watchdog: o.Watchdog, liveness: o.Liveness,
 		killHandles: newHandleCache(o.OpenHandle, o.Procfs), ownKiller: o.Killer, ownDryRun: o.DryRunKiller,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,
-		newPods: o.Arrivals, refuse: o.Refuse,
+		newPods: o.Arrivals, refuse: o.Refuse, hasOrder: o.Ordered,
 		reloads: make(chan reload), progress: make(chan act.Progress, progressBuffer),
 		toResume: map[string]bool{},
 	}

@@ -154,7 +154,7 @@ func (v *View) ReportedJob(o evict.Order, guard *evict.Guard) (job act.Job, ok b
 // job is Job, and says whether evictd-kube reports the eviction.
 func (l *Loop) job(o evict.Order, v *View, guard *evict.Guard) act.Job {
 	job := Job(o, &v.Snapshot, guard)
-	job.Reported = l.reports(&job, v.Mode.DryRun) && v.Snapshot.Handles[o.UID].Facts
+	job.Reported = l.reports(&job, v.Mode.DryRun) && (v.Snapshot.Handles[o.UID].Facts || l.ordered(o.UID))
 	return job
 }
 
@@ -163,12 +163,16 @@ func (l *Loop) reports(job *act.Job, dryRun bool) bool {
 	return l.config.Kubelet == config.KubeletAuto && !job.Owned && !dryRun
 }
 
+// ordered reports whether the report of a pod's eviction is ordered already. evictd-kube has no facts about a pod
+// that it has reported as Failed, in its grace period, say.
+func (l *Loop) ordered(uid string) bool { return l.hasOrder != nil && l.hasOrder(uid) }
+
 // unreportable returns why a listed pod whose eviction has begun must be left alone: under
 // kubelet: auto a kubelet's pod is killed only if that can be reported. "" if nothing is in
 // the way.
 func (l *Loop) unreportable(uid string, v *View) string {
 	h, listed := v.Snapshot.Handles[uid]
-	if !listed || h.Owned || l.config.Kubelet != config.KubeletAuto {
+	if !listed || h.Owned || l.config.Kubelet != config.KubeletAuto || l.ordered(uid) {
 		return ""
 	}
 	for i := range v.Snapshot.Pods {

@@ -142,12 +142,15 @@ func TestUnreportableVictims(t *testing.T) {
 		resumed, ended  []string
 		log             string
 		wait            time.Duration
+		ordered         bool
 	}{
-		{"no facts at the start", settings, noFacts, nil, nil, nil, "is not resumed", resumeFactsTimeout},
-		{"forbidden at the start", settings, forbidden, nil, nil, nil, "is not resumed", 0},
-		{"no facts later", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0},
-		{"forbidden later", settings, nil, forbidden, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0},
-		{"override", settings + "kubelet: override\n", noFacts, forbidden, []string{"evict b hard false grace 20s"}, []string{"escalate b"}, "", 0},
+		{"no facts at the start", settings, noFacts, nil, nil, nil, "is not resumed", resumeFactsTimeout, false},
+		{"forbidden at the start", settings, forbidden, nil, nil, nil, "is not resumed", 0, false},
+		{"no facts later", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0, false},
+		{"forbidden later", settings, nil, forbidden, []string{"evict b hard false grace 20s reported"}, nil, "is not ended early", 0, false},
+		{"override", settings + "kubelet: override\n", noFacts, forbidden, []string{"evict b hard false grace 20s"}, []string{"escalate b"}, "", 0, false},
+		{"no facts, but an order", settings, noFacts, nil, []string{"evict b hard false grace 20s reported"}, nil, "", 0, true},
+		{"no facts later, but an order", settings, nil, noFacts, []string{"evict b hard false grace 20s reported"}, []string{"escalate b reported"}, "", 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			run(t, tt.settings, func(n *node) {
@@ -175,6 +178,7 @@ func TestUnreportableVictims(t *testing.T) {
 				if tt.before != nil {
 					tt.before(n)
 				}
+				o.Ordered = func(uid string) bool { return tt.ordered && uid == "b" }
 				now := time.Now()
 				o.State.Victims = []evict.Victim{{
 					UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},

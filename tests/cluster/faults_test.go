@@ -43,8 +43,9 @@ type step struct {
 	spec fields // of its pod
 	// reach evicts the workload's pod up to this step.
 	reach func(*kubeNode, *workload) reached
-	// noReason is why no final status of such an eviction has a reason; "" if each has one.
-	noReason string
+	// deleted is set if the pod is deleted instead of reported: then its final status has no reason. And the kubelet ends it
+	// at the end of its grace period, and starts no container of it, so it needs no fence while evictd is away.
+	deleted bool
 }
 
 // reached is an eviction that does not leave its step.
@@ -84,14 +85,13 @@ func hardSteps() []step {
 // softSteps returns the steps of an eviction with a grace period, in which the pod ignores SIGTERM.
 func softSteps() []step {
 	spec := podSpec("Always", hogWith("main", "grow", "-bytes", strconv.Itoa(softHogSize), "-delay", "24h", "-ignore-term"))
-	const deleted = "a pod that must not run twice is deleted with its grace period, and the kubelet's verdict has no reason"
 	return []step{
 		{name: "ordered", kind: "Deployment", spec: spec, reach: (*kubeNode).untilOrdered},
 		{name: "stopping", kind: "Deployment", spec: spec, reach: (*kubeNode).untilStopping},
 		{name: "over", kind: "Deployment", spec: spec, reach: (*kubeNode).untilGraceOver},
-		{name: "disrupted", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDisrupted, noReason: deleted},
-		{name: "deleted", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDeleted, noReason: deleted},
-		{name: "deleted-over", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDeletedGraceOver, noReason: deleted},
+		{name: "disrupted", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDisrupted, deleted: true},
+		{name: "deleted", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDeleted, deleted: true},
+		{name: "deleted-over", kind: "StatefulSet", spec: spec, reach: (*kubeNode).untilDeletedGraceOver, deleted: true},
 	}
 }
 
@@ -152,7 +152,7 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	if h.end != nil {
 		h.end()
 	}
-	h.victim.checkAfterFault(s.noReason)
+	h.victim.checkAfterFault(s.deleted)
 	c.until("end of the order and the fence of "+w.name, func() bool {
 		k := c.kubernetes()
 		return k != nil && k.Orders.Pending == 0 && k.Orders.Fences == 0 && k.Orders.FencesUnlifted == 0
@@ -162,18 +162,21 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	c.must("DELETE", workloadPaths["Pod"]+"?labelSelector=app%3D"+w.name, `{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}`)
 }
 
-// checkAfterFault is check for an eviction of which each problem counts, except that its final status has no reason if
-// noReason says why.
-func (v *victim) checkAfterFault(noReason string) {
+// checkAfterFault is check for an eviction of which each problem counts, except what step.deleted explains.
+func (v *victim) checkAfterFault(deleted bool) {
 	v.c.t.Helper()
 	e := v.result()
 	v.c.t.Logf("%s %s: %v", v.w.kind, v.w.name, &e)
 	if phase := v.state().Status.Phase; phase != corev1.PodFailed {
 		v.c.t.Errorf("%s %s: final phase %s; want Failed", v.w.kind, v.w.name, phase)
 	}
+	explained := []problemKind{problemReason, problemLate, problemDeleted}
+	if v.interrupted && !v.lifted {
+		explained = append(explained, problemFence)
+	}
 	for _, p := range e.problems {
 		report := v.c.t.Errorf
-		if noReason != "" && slices.Contains([]problemKind{problemReason, problemLate, problemDeleted}, p.kind) {
+		if deleted && slices.Contains(explained, p.kind) {
 			report = v.c.t.Logf
 		}
 		report("%s %s: %s: %s", v.w.kind, v.w.name, p.kind, p.text)
