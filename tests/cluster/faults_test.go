@@ -46,6 +46,9 @@ type step struct {
 	// deleted is set if the pod is deleted instead of reported: then its final status has no reason. And the kubelet ends it
 	// at the end of its grace period, and starts no container of it, so it needs no fence while evictd is away.
 	deleted bool
+	// verdict is set if the kubelet reports the end of the pod under its own verdict a second after it. The fault delays
+	// evictd's report for longer, so that there may be no reason.
+	verdict bool
 }
 
 // reached is an eviction that does not leave its step.
@@ -76,7 +79,7 @@ func hardSteps() []step {
 	return []step{
 		{name: "fenced", kind: "StatefulSet", spec: alone, reach: (*kubeNode).untilFenced},
 		{name: "exiting", kind: "StatefulSet", spec: withLate, reach: (*kubeNode).untilExiting},
-		{name: "marked", kind: "Job", spec: podSpec("Never", hogContainer("main"), late), reach: (*kubeNode).untilMarked},
+		{name: "marked", kind: "Job", spec: podSpec("Never", hogContainer("main"), late), reach: (*kubeNode).untilMarked, verdict: true},
 		{name: "reported", kind: "Deployment", spec: alone, reach: (*kubeNode).untilReported},
 		{name: "undone", kind: "Deployment", spec: withLate, reach: (*kubeNode).untilUndone},
 	}
@@ -152,7 +155,7 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	if h.end != nil {
 		h.end()
 	}
-	h.victim.checkAfterFault(s.deleted)
+	h.victim.checkAfterFault(s)
 	c.until("end of the order and the fence of "+w.name, func() bool {
 		k := c.kubernetes()
 		return k != nil && k.Orders.Pending == 0 && k.Orders.Fences == 0 && k.Orders.FencesUnlifted == 0
@@ -162,21 +165,24 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	c.must("DELETE", workloadPaths["Pod"]+"?labelSelector=app%3D"+w.name, `{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}`)
 }
 
-// checkAfterFault is check for an eviction of which each problem counts, except what step.deleted explains.
-func (v *victim) checkAfterFault(deleted bool) {
+// checkAfterFault is check for an eviction of which each problem counts, except what the step explains.
+func (v *victim) checkAfterFault(s *step) {
 	v.c.t.Helper()
 	e := v.result()
 	v.c.t.Logf("%s %s: %v", v.w.kind, v.w.name, &e)
 	if phase := v.state().Status.Phase; phase != corev1.PodFailed {
 		v.c.t.Errorf("%s %s: final phase %s; want Failed", v.w.kind, v.w.name, phase)
 	}
-	explained := []problemKind{problemReason, problemLate, problemDeleted}
-	if v.interrupted && !v.lifted {
+	var explained []problemKind
+	if s.deleted || s.verdict {
+		explained = append(explained, problemReason, problemLate, problemDeleted)
+	}
+	if s.deleted && v.interrupted && !v.lifted {
 		explained = append(explained, problemFence)
 	}
 	for _, p := range e.problems {
 		report := v.c.t.Errorf
-		if deleted && slices.Contains(explained, p.kind) {
+		if slices.Contains(explained, p.kind) {
 			report = v.c.t.Logf
 		}
 		report("%s %s: %s: %s", v.w.kind, v.w.name, p.kind, p.text)
