@@ -30,6 +30,10 @@ const (
 	// faultTime is how long a program is stopped, or away. The kubelet starts a container again
 	// within 0.2-1.7 s.
 	faultTime = 3 * time.Second
+	// reconnectTime bounds the time until a replacement runs after the API server was killed: the watches of the kubelet and of the
+	// controllers wait for longer and longer before they try again (up to 98 s seen).
+	reconnectTime = 5 * time.Minute
+	apiKilled     = "killed"
 	// softGrace is the grace period of soft evictions. It is longer than a fault.
 	softGrace = 5 * time.Second
 	// softThreshold is met by a hog that takes softHogSize, and podsThreshold is not.
@@ -69,7 +73,7 @@ var faults = []fault{
 	{"evictd-kube", func(c *kubeNode) { kill(c.t, c.kube) }, (*kubeNode).startKube},
 	{"kubelet", func(c *kubeNode) { kill(c.t, c.kubelet) }, func(c *kubeNode) { c.startKubelet() }},
 	{"paused", func(c *kubeNode) { c.pauseAPI() }, func(c *kubeNode) { c.resumeAPI() }},
-	{"killed", func(c *kubeNode) { c.stopAPI() }, func(c *kubeNode) { c.startAPI() }},
+	{apiKilled, func(c *kubeNode) { c.stopAPI() }, func(c *kubeNode) { c.startAPI() }},
 }
 
 // hardSteps returns the steps of a hard eviction.
@@ -146,6 +150,10 @@ func (c *kubeNode) failAt(w *workload, s *step, f *fault, soft bool) {
 	c.create(w)
 	h := s.reach(c, w)
 	h.victim.interrupted, h.victim.soft = f.name == "evictd", soft
+	c.patience = 0
+	if f.name == apiKilled {
+		c.patience = reconnectTime
+	}
 	f.begin(c)
 	if h.next != nil {
 		h.next()

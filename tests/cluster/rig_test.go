@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +57,8 @@ func findPrograms(t *testing.T, names ...string) string {
 
 // rig is an API server and its etcd, for one test.
 type rig struct {
+	// patience is the timeout of until; 0 for the default.
+	patience time.Duration
 	*controlplane.ControlPlane
 	t       *testing.T
 	dir     string
@@ -180,7 +183,7 @@ func (r *rig) must(method, path, body string) []byte {
 
 func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
-	timeout := node.ScaleTimeout(90 * time.Second)
+	timeout := node.ScaleTimeout(cmp.Or(r.patience, 90*time.Second))
 	for deadline := time.Now().Add(timeout); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("%s: not after %v", what, timeout)
