@@ -101,7 +101,7 @@ func (l *Loop) escalate(ctx context.Context, v *View) {
 const resumeFactsTimeout = 10 * time.Second
 
 // resumeEvictions resumes the unfinished evictions of an earlier run as soon as their pods
-// are listed and have facts: with the rest of the grace period, or with another kill.
+// are listed and can be reported: with the rest of the grace period, or with another kill.
 func (l *Loop) resumeEvictions(ctx context.Context, v *View) {
 	if v.Mode.DryRun || v.Snapshot.Listed.IsZero() || len(l.toResume) == 0 {
 		return

@@ -332,8 +332,14 @@ func (c *kubeNode) untilOrdered(w *workload) reached {
 // untilStopping: the pod is reported and in its grace period.
 func (c *kubeNode) untilStopping(w *workload) reached {
 	c.t.Helper()
+	return c.inGracePeriod(w, "report", (*podState).evicted)
+}
+
+// inGracePeriod evicts a workload's pod until the API server shows a state of it, which is in its grace period.
+func (c *kubeNode) inGracePeriod(w *workload, what string, ok func(*podState) bool) reached {
+	c.t.Helper()
 	v := c.grown(w)
-	v.untilState("report", (*podState).evicted)
+	v.untilState(what, ok)
 	v.untilOrder(kube.StageStopping)
 	v.mustRun()
 	return reached{victim: v}
@@ -371,11 +377,7 @@ func (c *kubeNode) untilDisrupted(w *workload) reached {
 // untilDeleted: the pod is deleted with its grace period, which has not ended.
 func (c *kubeNode) untilDeleted(w *workload) reached {
 	c.t.Helper()
-	v := c.grown(w)
-	v.untilState("deletion", func(s *podState) bool { return s.disrupted() && s.DeletionTimestamp != nil })
-	v.untilOrder(kube.StageStopping)
-	v.mustRun()
-	return reached{victim: v}
+	return c.inGracePeriod(w, "deletion", func(s *podState) bool { return s.disrupted() && s.DeletionTimestamp != nil })
 }
 
 // untilDeletedGraceOver: the same after the kill at the end of the grace period.

@@ -87,8 +87,8 @@
 //	                                                              what it has done.
 //	11 before the cgroup went  set     answered any               The cgroup's removal is waited for.
 //	12 after the cgroup went   –       any      –                 The order ends with its answer.
-//	13 in a grace period       –       stopping left              The loop resumes it, as soon as it has facts. If it does not
-//	                                                              know the victim, the order is void.
+//	13 in a grace period       –       stopping left              The loop resumes it. If it does not know the victim, the
+//	                                                              order is void.
 //	14 in a clean stop         lifted  any      any               As 4, 5, 6, 11 and 12 without a fence.
 //	15 after a clean stop      lifted  –        any               Nothing: the kubelet may have started the pod again.
 //	16 after a refusal         –       ended    none              As 10. The end of the sandbox is waited for.
