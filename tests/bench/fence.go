@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -54,15 +52,12 @@ func fences(ctx context.Context, o options, b *resultSet, out io.Writer) error {
 		return err
 	}
 	var all []*nodeReleases
-	for line := range bytes.Lines(lines) {
-		r := &nodeReleases{origin: from}
-		if err := json.Unmarshal(line, &r.Releases); err != nil {
-			return fmt.Errorf("parse %q: %w", line, err)
-		}
-		all = append(all, r)
-		if err := b.add(result{Fence: r}); err != nil {
-			return err
-		}
+	err = parseLines(lines, func(r fencing.Releases) error {
+		all = append(all, &nodeReleases{from, r})
+		return b.add(result{Fence: all[len(all)-1]})
+	})
+	if err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(out, "\nFencing of lost nodes:\n%s%s", fenceTable(all).text(), fenceGoals(all))
 	return err

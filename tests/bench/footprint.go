@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -35,15 +33,12 @@ func footprints(ctx context.Context, o options, b *resultSet, out io.Writer) err
 		return err
 	}
 	var all []*footprint
-	for line := range bytes.Lines(lines) {
-		f := &footprint{origin: from}
-		if err := json.Unmarshal(line, &f.Footprint); err != nil {
-			return fmt.Errorf("parse %q: %w", line, err)
-		}
-		all = append(all, f)
-		if err := b.add(result{Footprint: f}); err != nil {
-			return err
-		}
+	err = parseLines(lines, func(f cluster.Footprint) error {
+		all = append(all, &footprint{from, f})
+		return b.add(result{Footprint: all[len(all)-1]})
+	})
+	if err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(out, "\nSize of evictd and evictd-kube:\n%s", footprintTable(all).text())
 	return err

@@ -73,6 +73,20 @@ func measureLines(ctx context.Context, o options, b *resultSet, of, pattern stri
 	return from, lines, err
 }
 
+// parseLines decodes each line of JSON, and passes it to add.
+func parseLines[T any](lines []byte, add func(T) error) error {
+	for line := range bytes.Lines(lines) {
+		var value T
+		if err := json.Unmarshal(line, &value); err != nil {
+			return fmt.Errorf("parse %q: %w", line, err)
+		}
+		if err := add(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // measureLine runs the measurement of a package that writes one line of JSON, decodes that into value, and returns where
 // it was measured.
 func measureLine(ctx context.Context, o options, b *resultSet, of, pattern string, timeout time.Duration, variable string, value any) (origin, error) {
@@ -93,15 +107,12 @@ func onCluster(ctx context.Context, o options, b *resultSet, out io.Writer) erro
 		return err
 	}
 	var all []*podEvictions
-	for line := range bytes.Lines(lines) {
-		e := &podEvictions{origin: from}
-		if err := json.Unmarshal(line, &e.Evictions); err != nil {
-			return fmt.Errorf("parse %q: %w", line, err)
-		}
-		all = append(all, e)
-		if err := b.add(result{Cluster: e}); err != nil {
-			return err
-		}
+	err = parseLines(lines, func(e cluster.Evictions) error {
+		all = append(all, &podEvictions{from, e})
+		return b.add(result{Cluster: all[len(all)-1]})
+	})
+	if err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(out, "\nEvictions on a node of a cluster:\n%s", clusterTable(all).text())
 	return err
