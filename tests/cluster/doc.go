@@ -16,7 +16,4 @@
 // eviction. They take some of the combinations; this command has all, in 20 minutes:
 //
 //	EVICTD_TEST_FAULTS=. go test -v -run 'EvictionFaults$' ./tests/cluster
-//
-// A row in which the API server is killed fails if kube-scheduler has ended itself, because nothing starts it again:
-// its log then has "Scheduler cache is corrupted" (seen in 3 of 13 such rows, all of StatefulSets).
 package cluster

@@ -70,6 +70,7 @@ type ControlPlane struct {
 	Admin *Client
 
 	audit     []string // arguments of the API server
+	closing   chan struct{}
 	mu        sync.Mutex
 	api       *daemon.Process
 	processes []*daemon.Process
@@ -78,7 +79,7 @@ type ControlPlane struct {
 
 // Start starts etcd and the API server and waits until that is ready. The error is ErrMissing without their programs.
 func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
-	c := &ControlPlane{}
+	c := &ControlPlane{closing: make(chan struct{})}
 	c.close = sync.OnceValue(c.end)
 	if c.Programs, err = FindPrograms(Etcd, APIServer); err != nil {
 		return nil, err
@@ -269,7 +270,8 @@ func (c *ControlPlane) StartSchedulerWith(name, configuration string) error {
 	return c.startControl(name, Scheduler, "--config", path)
 }
 
-// startControl starts a program of Kubernetes that is a client of the API server.
+// startControl starts a program of Kubernetes that is a client of the API server, and again whenever it has ended: after
+// the API server was killed, kube-scheduler can end itself with "Scheduler cache is corrupted".
 func (c *ControlPlane) startControl(name, program string, args ...string) error {
 	if _, err := FindPrograms(program); err != nil {
 		return err
@@ -286,11 +288,10 @@ func (c *ControlPlane) startControl(name, program string, args ...string) error 
 	if err != nil {
 		return err
 	}
-	_, err = c.start(name, program, append([]string{
+	return c.keep(name, program, append([]string{
 		"--kubeconfig", config, "--leader-elect=false", "--bind-address", host, "--secure-port", port,
 		"--cert-dir", filepath.Join(c.Dir, name),
 	}, args...)...)
-	return err
 }
 
 // Close kills the processes and removes the directory. It is idempotent.
@@ -299,6 +300,7 @@ func (c *ControlPlane) Close() error { return c.close() }
 func (c *ControlPlane) end() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	close(c.closing)
 	var errs []error
 	for i := len(c.processes) - 1; i >= 0; i-- {
 		errs = append(errs, c.processes[i].Kill())
