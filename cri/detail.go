@@ -55,6 +55,9 @@ type SandboxDetail struct {
 	// CgroupsPath is the OCI cgroupsPath of the sandbox's own process (see
 	// [CgroupPath]), "" if not reported.
 	CgroupsPath string
+	// OCIRuntime is the name of the program that containerd is configured to run instead of runc, such as
+	// crun; "" if it is not reported.
+	OCIRuntime string
 	// NetNSClosed is whether the network namespace is closed, nil if not reported.
 	NetNSClosed *bool
 }
@@ -216,6 +219,7 @@ func sandboxDetailOf(id string, resp *runtimev1.PodSandboxStatusResponse) (Sandb
 		ProcessStatus: in.ProcessStatus,
 		CgroupParent:  in.cgroupParent(),
 		CgroupsPath:   in.RuntimeSpec.Linux.CgroupsPath,
+		OCIRuntime:    in.ociRuntime(),
 		NetNSClosed:   in.NetNamespaceClosed,
 	}
 	if d.RuntimeHandler == "" {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -30,7 +31,9 @@ type info struct {
 	ProcessStatus      string `json:"processStatus"`
 	NetNamespaceClosed *bool  `json:"netNamespaceClosed"`
 	RuntimeHandler     string `json:"runtimeHandler"`
-	Config             struct {
+	// RuntimeOptions are of the kind of the runtime's shim.
+	RuntimeOptions json.RawMessage `json:"runtimeOptions"`
+	Config         struct {
 		Linux struct {
 			CgroupParent string `json:"cgroup_parent"`
 		} `json:"linux"`
@@ -82,6 +85,18 @@ func (in *info) check() error {
 		}
 	}
 	return nil
+}
+
+// ociRuntime returns the name of the program in the options of the shim io.containerd.runc.v2, "" if
+// there is none.
+func (in *info) ociRuntime() string {
+	var options struct {
+		BinaryName string `json:"binary_name"`
+	}
+	if json.Unmarshal(in.RuntimeOptions, &options) != nil || options.BinaryName == "" {
+		return ""
+	}
+	return path.Base(options.BinaryName)
 }
 
 // cgroupParent returns the cgroup parent requested for the sandbox, "" if not

@@ -17,11 +17,12 @@ type Job struct {
 	Containers []evict.RunningContainer
 	// SandboxPID is the first process of the sandbox and SandboxStart its start time in
 	// clock ticks since boot; 0 if unknown. OtherContainers are the IDs of the pod's containers
-	// that are not in Containers: they are created and not started. Only a Reported job needs
-	// them.
+	// that are not in Containers: they are created and not started. OCIRuntime is the program that
+	// runs containers instead of runc, "" if none is known. Only a Reported job needs them.
 	SandboxPID      int
 	SandboxStart    uint64
 	OtherContainers []string
+	OCIRuntime      string
 	// StopStages is the order in which the runtime is asked to stop the containers. If
 	// it is empty, all are asked at once. A kill ignores it.
 	StopStages []StopStage

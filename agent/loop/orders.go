@@ -138,7 +138,7 @@ func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	h := s.Handles[o.UID]
 	return act.Job{
 		Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Containers: h.Containers, Guard: guard,
-		SandboxPID: h.SandboxPID, SandboxStart: h.SandboxStart, OtherContainers: h.OtherContainers,
+		SandboxPID: h.SandboxPID, SandboxStart: h.SandboxStart, OtherContainers: h.OtherContainers, OCIRuntime: h.OCIRuntime,
 	}
 }
 

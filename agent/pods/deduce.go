@@ -212,7 +212,7 @@ func grace(running []*Container) *int64 {
 // handle returns the identities that an eviction of the pod needs.
 func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
-	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil, SandboxPID: l.sandbox.pid, SandboxStart: l.sandbox.start}
+	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet, Facts: d.spec != nil, SandboxPID: l.sandbox.pid, SandboxStart: l.sandbox.start, OCIRuntime: l.Sandbox.OCIRuntime}
 	for i := range l.Containers {
 		if c := &l.Containers[i]; c.State == cri.StateCreated {
 			h.OtherContainers = append(h.OtherContainers, c.ID)

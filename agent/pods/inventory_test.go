@@ -106,15 +106,15 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// The handle has the sandbox's process with its start time, and the containers that have not
+// The handle has the sandbox's process with its start time, the OCI runtime, and the containers that have not
 // started.
 func TestHandleOfSandbox(t *testing.T) {
 	n := newNode(t, true)
-	p := n.addPod(critest.Pod{PID: 90, Containers: []critest.Container{{PID: 100}, {State: cri.StateCreated}, {State: cri.StateExited}}})
+	p := n.addPod(critest.Pod{PID: 90, BinaryName: "/usr/bin/crun", Containers: []critest.Container{{PID: 100}, {State: cri.StateCreated}, {State: cri.StateExited}}})
 	n.process(90, shim, "pause")
 	h := n.synced().Measure(time.Now()).Handles[p.UID]
-	if h.SandboxPID != 90 || h.SandboxStart != 1090 || !slices.Equal(h.OtherContainers, []string{p.Containers[1].ID}) || len(h.Containers) != 1 {
-		t.Errorf("handle = %+v; want process 90 of the sandbox, and the created container", h)
+	if h.SandboxPID != 90 || h.SandboxStart != 1090 || h.OCIRuntime != "crun" || !slices.Equal(h.OtherContainers, []string{p.Containers[1].ID}) || len(h.Containers) != 1 {
+		t.Errorf("handle = %+v; want process 90 of the sandbox, crun, and the created container", h)
 	}
 }
 

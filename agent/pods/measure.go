@@ -47,6 +47,8 @@ type Handle struct {
 	// SandboxStart its start time in clock ticks since boot; 0 if unknown.
 	SandboxPID   int
 	SandboxStart uint64
+	// OCIRuntime is that of [cri.SandboxDetail].
+	OCIRuntime string
 	// OtherContainers are the IDs of the containers that are created and not started.
 	OtherContainers []string
 }

@@ -44,10 +44,15 @@ type sandboxInfo struct {
 	Snapshotter        string                      `json:"snapshotter"`
 	RuntimeHandler     string                      `json:"runtimeHandler"`
 	RuntimeType        string                      `json:"runtimeType"`
-	RuntimeOptions     struct{}                    `json:"runtimeOptions"`
+	RuntimeOptions     runcOptions                 `json:"runtimeOptions"`
 	Config             *runtimev1.PodSandboxConfig `json:"config"`
 	RuntimeSpec        *specs.Spec                 `json:"runtimeSpec"`
 	CNIResult          *struct{}                   `json:"cniResult"`
+}
+
+// runcOptions are of the shim io.containerd.runc.v2.
+type runcOptions struct {
+	BinaryName string `json:"binary_name,omitempty"`
 }
 
 // crioContainerInfo and crioSandboxInfo are CRI-O's documents.
@@ -117,6 +122,7 @@ func (s *sandbox) info(f Flavor) map[string]string {
 		Snapshotter:    "overlayfs",
 		RuntimeHandler: s.RuntimeHandler,
 		RuntimeType:    "io.containerd.runc.v2",
+		RuntimeOptions: runcOptions{BinaryName: s.BinaryName},
 		Config: &runtimev1.PodSandboxConfig{
 			Metadata:     s.metadata(),
 			LogDirectory: s.logDirectory(),

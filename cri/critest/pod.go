@@ -34,6 +34,7 @@ type Pod struct {
 	Labels         map[string]string
 	Annotations    map[string]string
 	RuntimeHandler string
+	BinaryName     string // the option of that name of containerd's shim
 	CgroupParent   string // default /kubepods/besteffort/podUID
 	PID            int    // default UnusedPID
 	Containers     []Container

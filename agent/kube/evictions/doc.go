@@ -34,8 +34,8 @@
 // # Pods without a fence
 //
 // A pod has none if it has no cgroup of its own (the kubelet's cgroupsPerQOS is false), on v1
-// without the pids controller, if the file of marks can't be written, and with CRI-O, with which a
-// fence has not been tested. A pod that may run
+// without the pids controller or with another OCI runtime than runc, if the file of marks can't be
+// written, and with CRI-O, with which a fence has not been tested. A pod that may run
 // twice is then reported at once. Run finds the end of the pod in the runtime's list. If the
 // kubelet has started a container again, this is counted. The eviction of a pod that must not
 // run twice is then given up; of another pod if it is not reported within 10 s. The decision

@@ -14,6 +14,7 @@ import (
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/kernel/cgroup"
 )
 
 // The order begins before the fence is set, and the mark has its ID. The order is told when
@@ -292,16 +293,38 @@ func TestFenceNotPossible(t *testing.T) {
 	}
 }
 
-// No fence is set with a runtime with which none has been tested.
-func TestFenceWithCRIO(t *testing.T) {
-	n := newNode(t, func(n *node) { n.runtime = "cri-o" })
-	if err := n.Fence(n.job()); !errors.Is(err, errRuntime) {
-		t.Errorf("Fence() = %v; want %v", err, errRuntime)
-	}
-	n.wantFenced(false)
-	n.wantStage(kube.StageEnded)
-	if o := n.order().Order; o.Fenced || n.Status().Failed != 1 {
-		t.Errorf("order %+v, status %+v; want no fence, and one failure", o, n.Status())
+// No fence is set with a runtime with which none has been tested, or which does not obey it.
+func TestFenceWithRuntime(t *testing.T) {
+	for _, tt := range []struct {
+		name, runtime, oci string
+		version            cgroup.Version
+		fails              bool
+	}{
+		{"CRI-O", "cri-o", "", cgroup.V2, true},
+		{"crun on v1", "containerd", "crun", cgroup.V1, true},
+		{"crun on v2", "containerd", "crun", cgroup.V2, false},
+		{"runc on v1", "containerd", "runc", cgroup.V1, false},
+		{"not known on v1", "containerd", "", cgroup.V1, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, func(n *node) { n.runtime = tt.runtime })
+			h := *n.hierarchy
+			h.Version = tt.version
+			n.Evictions.o.Hierarchy = &h
+			job := n.job()
+			job.OCIRuntime = tt.oci
+			if err := n.Fence(job); (err != nil) != tt.fails {
+				t.Errorf("Fence() = %v; want an error: %v", err, tt.fails)
+			}
+			n.wantFenced(!tt.fails)
+			if !tt.fails {
+				return
+			}
+			n.wantStage(kube.StageEnded)
+			if o := n.order().Order; o.Fenced || n.Status().Failed != 1 {
+				t.Errorf("order %+v, status %+v; want no fence, and one failure", o, n.Status())
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package evictions
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -20,9 +21,14 @@ var (
 	errRuntime = errors.New("no fence is set with the container runtime cri-o: it is not known to keep its containers from starting")
 )
 
-// unmeasured is the runtime with which no fence is set. Its containers may start in spite of one: it
-// may execute crun (agent/podfence).
-const unmeasured = "cri-o"
+const (
+	// unmeasured is the runtime with which no fence is set. Its containers may start in spite of one: it
+	// may execute crun.
+	unmeasured = "cri-o"
+	// measuredV1 is the only OCI runtime with which a fence is set on cgroup v1. A container of crun may start
+	// in spite of one (agent/podfence).
+	measuredV1 = "runc"
+)
 
 // Allowed implements [act.Fencer].
 func (e *Evictions) Allowed(job *act.Job) error {
@@ -188,6 +194,8 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 		return nil, errNoTable
 	case e.o.Runtime() == unmeasured:
 		return nil, errRuntime
+	case e.o.Hierarchy.Version != cgroup.V2 && cmp.Or(job.OCIRuntime, measuredV1) != measuredV1:
+		return nil, fmt.Errorf("no fence is set on cgroup v1 with the OCI runtime %s: its containers may start in spite of one", job.OCIRuntime)
 	}
 	var cgroups []string
 	for i := range job.Containers {
