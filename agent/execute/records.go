@@ -48,6 +48,16 @@ func (r *Records) Restore(list []evict.Record) {
 	r.trim()
 }
 
+// Recover adds the record of an eviction that an earlier run has ordered, if that was killed before it
+// saved the record. Its result is unknown until Resume.
+func (r *Records) Recover(record evict.Record) {
+	if last, ok := r.Last(record.UID); ok && last.Result == evict.ResultUnknown {
+		return
+	}
+	record.Result, record.Error = evict.ResultUnknown, "evictd was killed before it saved this record"
+	r.add(record)
+}
+
 // trim drops the oldest records of each kind beyond the limit, except pending ones and those
 // that Resume may still find. The caller has locked mu.
 func (r *Records) trim() {

@@ -35,13 +35,15 @@ type location struct {
 	// essential is the essential process in the cgroup that belongs to the container. One that
 	// was moved into the cgroup is not killed with the container.
 	essential string
+	// ended reports that the first process has ended, which the runtime has not noticed yet.
+	ended bool
 	// gone reports that the cgroup existed and was removed.
 	gone bool
 }
 
-// locateContainer determines where a container is. before is the previous result, nil for
-// none; guard has the processes that are not killed.
-func (inv *Inventory) locateContainer(c *Container, before *location, guard *evict.Guard) *location {
+// locateContainer determines where a container is. sandbox is where that of its pod is; before is
+// the previous result, nil for none; guard has the processes that are not killed.
+func (inv *Inventory) locateContainer(c *Container, sandbox, before *location, guard *evict.Guard) *location {
 	loc := &location{id: c.ID, pid: c.PID}
 	if c.Err != nil {
 		loc.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
@@ -73,7 +75,7 @@ func (inv *Inventory) locateContainer(c *Container, before *location, guard *evi
 		return before
 	}
 	loc.measurable = namedAfter(loc.path, c)
-	inv.prove(loc, guard)
+	inv.prove(loc, sandbox, guard)
 	return loc
 }
 
@@ -109,7 +111,7 @@ func (inv *Inventory) pathOf(c *Container) string {
 // prove checks that the cgroup contains the container's first process, and no essential process
 // of the container. It reads cgroup.procs of the tree that would be killed, which unlike
 // /proc/PID/cgroup does not depend on evictd's cgroup namespace.
-func (inv *Inventory) prove(loc *location, guard *evict.Guard) {
+func (inv *Inventory) prove(loc, sandbox *location, guard *evict.Guard) {
 	pids, err := loc.cgroup.Procs(nil)
 	if err != nil {
 		if loc.unproven == "" {
@@ -117,9 +119,9 @@ func (inv *Inventory) prove(loc *location, guard *evict.Guard) {
 		}
 		return
 	}
-	reason := inv.proveInit(loc, pids)
+	reason := inv.proveInit(loc, sandbox, pids)
 	for _, pid := range pids {
-		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || pid == 1 || inv.startedBelow(pid, loc.pid)) {
+		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || loc.ended || pid == 1 || inv.startedBelow(pid, loc.pid)) {
 			loc.essential = what
 		}
 	}
@@ -157,11 +159,14 @@ func (inv *Inventory) startedBelow(pid, init int) bool {
 
 // proveInit looks for the container's first process among those of the cgroup, and sets its
 // start and parent. It returns why the cgroup is not proven.
-func (inv *Inventory) proveInit(loc *location, pids []int) string {
+func (inv *Inventory) proveInit(loc, sandbox *location, pids []int) string {
 	if loc.pid == 0 {
 		return "the runtime reports no pid"
 	}
 	if _, in := slices.BinarySearch(pids, loc.pid); !in {
+		if loc.ended = inv.hasEnded(loc.pid) && inv.inOwnCgroup(sandbox); loc.ended {
+			return "" // it does not run in another cgroup
+		}
 		// The process of a virtual machine, or of a sandbox that runs the container,
 		// is in another cgroup, and so is the memory.
 		loc.measurable = false
@@ -177,6 +182,27 @@ func (inv *Inventory) proveInit(loc *location, pids []int) string {
 		return fmt.Sprintf("cgroup %s contains the parent of its first process, %d", loc.path, loc.parent)
 	}
 	return ""
+}
+
+// hasEnded reports whether there is no process with a pid, or only its zombie.
+func (inv *Inventory) hasEnded(pid int) bool {
+	stat, err := process.ReadStat(inv.procfs, pid)
+	return errors.Is(err, process.ErrGone) || err == nil && stat.State == 'Z' && stat.Threads <= 1
+}
+
+// inOwnCgroup reports whether a sandbox's first process is in the cgroup that the runtime names: the
+// pod is then no virtual machine, and the runtime's pids are those of evictd's procfs.
+func (inv *Inventory) inOwnCgroup(sandbox *location) bool {
+	if sandbox.path == "" || sandbox.pid == 0 {
+		return false
+	}
+	group, err := inv.cgroups.get(sandbox.path)
+	if err != nil {
+		return false
+	}
+	pids, err := group.Procs(nil)
+	_, in := slices.BinarySearch(pids, sandbox.pid)
+	return err == nil && in
 }
 
 // isShim reports whether the parent of a container's first process is a shim by its position:

@@ -10,11 +10,22 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/cri/critest"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // A cgroup is killed only if it is proven to be the container's alone.
 func TestProof(t *testing.T) {
-	const id, other = "c0ffee", "bad1dea"
+	const id, other, box = "c0ffee", "bad1dea", "5a9d"
+	runsSandbox := func(n *node) {
+		n.process(90, shim, "pause")
+		n.cgroup("/kubepods/besteffort/podu1/"+box, 1<<20, 0, 90)
+	}
+	endProcess := func(n *node) {
+		n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20)
+		if err := os.RemoveAll(n.proc + "/100"); err != nil {
+			n.t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		name string
 		pod  critest.Pod
@@ -45,6 +56,31 @@ func TestProof(t *testing.T) {
 				n.t.Fatal(err)
 			}
 		}, unproven: "process 100", measured: true},
+		{name: "its first process ended, and the runtime has not noticed", pod: critest.Pod{ID: box, PID: 90}, change: func(n *node) {
+			runsSandbox(n)
+			endProcess(n)
+		}, measured: true},
+		{name: "its first process is a zombie", pod: critest.Pod{ID: box, PID: 90}, change: func(n *node) {
+			runsSandbox(n)
+			endProcess(n)
+			kerneltest.Write(n.t, n.proc, map[string]string{"100/stat": "100 (main) Z 50 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 1100 1 1 0\n"})
+		}, measured: true},
+		{name: "its first process is a zombie with another thread", pod: critest.Pod{ID: box, PID: 90}, change: func(n *node) {
+			runsSandbox(n)
+			endProcess(n)
+			kerneltest.Write(n.t, n.proc, map[string]string{"100/stat": "100 (main) Z 50 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 2 0 1100 1 1 0\n"})
+		}, unproven: "its first process, 100, is not in cgroup"},
+		{name: "its first process ended, and the sandbox is elsewhere", pod: critest.Pod{ID: box, PID: 90}, change: func(n *node) {
+			n.process(90, shim, "vmm")
+			n.cgroup("/kubepods/besteffort/podu1/"+box, 1<<20, 0)
+			endProcess(n)
+		}, unproven: "its first process, 100, is not in cgroup"},
+		{name: "its first process ended, and a kubelet runs there", pod: critest.Pod{ID: box, PID: 90}, change: func(n *node) {
+			runsSandbox(n)
+			endProcess(n)
+			n.process(70, shim, "kubelet")
+			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70)
+		}, unproven: "contains kubelet", measured: true, protected: "contains kubelet /usr/bin/kubelet (pid 70)"},
 		{name: "cgroup of the pod", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort/podu1"}}},
 			unproven: "also contains"},
 		{name: "cgroup of the QoS class", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort"}}},

@@ -90,7 +90,7 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 		claims[l.sandbox.pid]++
 		for i := range l.Containers {
 			if c := &l.Containers[i]; c.live() {
-				loc := inv.locateContainer(c, inv.locations[c.ID], guard)
+				loc := inv.locateContainer(c, l.sandbox, inv.locations[c.ID], guard)
 				locations[c.ID], l.locations[c.ID] = loc, loc
 				snap.byCgroup.add(loc)
 				claims[loc.pid]++

@@ -152,7 +152,7 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 		x.Annotations = rec.Annotations
 	}
 	if e.o.DaemonSet(uid) {
-		x.Taint = kube.TaintFor(cmp.Or(order.Cause, rec.Cause))
+		x.Taint = kube.TaintFor(e.causeOf(order))
 	}
 	if killed {
 		x.LastStart = e.o.Inventory.Running(uid).LastStart
@@ -186,6 +186,12 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	return known, nil
 }
 
+// causeOf returns the cause of an order, which a resumed one may have in its record only.
+func (e *Evictions) causeOf(order *evict.Order) string {
+	rec, _ := e.o.Records.Last(order.UID)
+	return cmp.Or(order.Cause, rec.Cause)
+}
+
 // set sets the fence of a job's pod. It returns nil and an error if there is none, and a
 // fence with an error if it is incomplete.
 func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
@@ -210,7 +216,7 @@ func (e *Evictions) set(job *act.Job, id string) (*podfence.Fence, error) {
 	defer f.Close() // while it is set, the table keeps it open
 	set, note := f.Set, ""
 	if o, ok := e.o.Orders.Order(job.Order.UID); ok && o.Order.ID == id {
-		if note = noteOf(&o); note == "" {
+		if note = noteOf(&o, e.causeOf(&job.Order)); note == "" {
 			e.o.Log.Warn("the order for a pod does not fit into the mark of its fence; a crash before it is saved would lose it", "uid", job.Order.UID)
 		}
 	}

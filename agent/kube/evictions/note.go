@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
 )
@@ -21,6 +22,7 @@ type note struct {
 	Name      string     `json:"n"`
 	Stage     kube.Stage `json:"s"`
 	Exclusive string     `json:"x,omitempty"`
+	Cause     string     `json:"c,omitempty"`
 	Reason    string     `json:"r"`
 	Message   string     `json:"m,omitempty"` // cut to what fits
 	Taint     string     `json:"t,omitempty"`
@@ -31,11 +33,12 @@ type note struct {
 	Killed  int64 `json:"k,omitempty"`
 }
 
-// noteOf returns the note about an order; "" if it does not fit even without the message.
-func noteOf(o *kube.SavedOrder) string {
+// noteOf returns the note about an order with the cause of its eviction; "" if it does not fit even without
+// the message.
+func noteOf(o *kube.SavedOrder, cause string) string {
 	n := note{
 		Namespace: o.Order.Namespace, Name: o.Order.Name, Stage: o.Order.Stage, Exclusive: o.Order.Exclusive,
-		Reason: o.Order.Reason, Message: o.Order.Message, Taint: o.Order.Taint, Grace: o.Order.GraceSeconds,
+		Cause: cause, Reason: o.Order.Reason, Message: o.Order.Message, Taint: o.Order.Taint, Grace: o.Order.GraceSeconds,
 		Ended: o.Ended, Decided: o.Order.Decided.UnixMilli(),
 	}
 	if !o.Killed.IsZero() {
@@ -55,13 +58,13 @@ func noteOf(o *kube.SavedOrder) string {
 	}
 }
 
-// parseNote returns the order that a mark is about, without Began.
-func parseNote(id, uid, text string) (kube.SavedOrder, error) {
+// parseNote returns the order that a mark is about, without Began, and the cause of its eviction.
+func parseNote(id, uid, text string) (o kube.SavedOrder, cause string, err error) {
 	var n note
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
-		return kube.SavedOrder{}, fmt.Errorf("note of order %s: %w", id, err)
+		return kube.SavedOrder{}, "", fmt.Errorf("note of order %s: %w", id, err)
 	}
-	o := kube.SavedOrder{
+	o = kube.SavedOrder{
 		Order: kube.Order{
 			ID: id, UID: uid, Namespace: n.Namespace, Name: n.Name, Stage: n.Stage, Exclusive: n.Exclusive, Reason: n.Reason,
 			Message: n.Message, Taint: n.Taint, GraceSeconds: n.Grace, Decided: time.UnixMilli(n.Decided).UTC(),
@@ -71,18 +74,18 @@ func parseNote(id, uid, text string) (kube.SavedOrder, error) {
 	if n.Killed != 0 {
 		o.Killed, o.KilledAt = time.Unix(0, n.Killed), n.Killed
 	}
-	return o, nil
+	return o, n.Cause, nil
 }
 
-// withMarks returns the saved orders with those that only marks have. An order in a mark replaces an
-// earlier one of the pod that was saved, and the same one from before the kill.
+// withMarks returns the saved orders with those that only marks have, and sees to the records of these. An
+// order in a mark replaces an earlier one of the pod that was saved, and the same one from before the kill.
 func (e *Evictions) withMarks(saved []kube.SavedOrder, now time.Time) []kube.SavedOrder {
 	orders := slices.Clone(saved)
 	for _, f := range e.found {
 		if f.Note == "" {
 			continue
 		}
-		o, err := parseNote(f.Order, f.UID(), f.Note)
+		o, cause, err := parseNote(f.Order, f.UID(), f.Note)
 		if err != nil {
 			e.o.Log.Warn("the mark of a fence can't be used to report the pod", "uid", f.UID(), "error", err)
 			continue
@@ -92,6 +95,10 @@ func (e *Evictions) withMarks(saved []kube.SavedOrder, now time.Time) []kube.Sav
 			continue
 		}
 		e.o.Log.Info("the order for a pod was not saved; the mark of the pod's fence has it", "pod", o.Order.Namespace+"/"+o.Order.Name, "uid", f.UID())
+		e.o.Records.Recover(evict.Record{
+			UID: o.Order.UID, Pod: o.Order.Namespace + "/" + o.Order.Name, Cause: cause, Reason: o.Order.Reason, Message: o.Order.Message,
+			Decided: o.Order.Decided, SignalSent: o.Killed,
+		})
 		o.Began = now // the clock may have been set since: the order gets its whole time again
 		if at >= 0 {
 			orders[at] = o

@@ -7,11 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
 )
 
-// A note has all that the order needs but the annotations, and the message as far as it fits.
 // Of two orders of a pod the one counts that was decided later, whatever the clock was when they were
 // made: agent/state converts the times of the saved one.
 func TestSupersedes(t *testing.T) {
@@ -36,6 +36,7 @@ func TestSupersedes(t *testing.T) {
 	}
 }
 
+// A note has all that the order needs but the annotations, and the message as far as it fits.
 func TestNote(t *testing.T) {
 	at := time.Date(2026, 2, 3, 4, 5, 6, 789_123_456, time.Local)
 	order := func(change func(*kube.SavedOrder)) kube.SavedOrder {
@@ -63,8 +64,8 @@ func TestNote(t *testing.T) {
 		}),
 		"ended": order(func(o *kube.SavedOrder) { o.Ended = true }),
 	} {
-		if got, err := parseNote("id", testUID, noteOf(&o)); err != nil || !cmp.Equal(got, o) {
-			t.Errorf("%s: %v\n%s", name, err, cmp.Diff(o, got))
+		if got, cause, err := parseNote("id", testUID, noteOf(&o, "memory.available")); err != nil || cause != "memory.available" || !cmp.Equal(got, o) {
+			t.Errorf("%s: cause %q, %v\n%s", name, cause, err, cmp.Diff(o, got))
 		}
 	}
 	for name, o := range map[string]kube.SavedOrder{
@@ -74,8 +75,8 @@ func TestNote(t *testing.T) {
 		"long names":      order(long),
 		"long everything": order(func(o *kube.SavedOrder) { long(o); o.Order.Message = strings.Repeat("m", 4000) }),
 	} {
-		note := noteOf(&o)
-		got, err := parseNote("id", testUID, note)
+		note := noteOf(&o, "allocatableMemory.available")
+		got, _, err := parseNote("id", testUID, note)
 		if err != nil || len(note) > podfence.MaxNote || !strings.HasPrefix(o.Order.Message, got.Order.Message) {
 			t.Errorf("%s: note of %d bytes, message %q, %v; want what fits", name, len(note), got.Order.Message, err)
 		}
@@ -85,8 +86,42 @@ func TestNote(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "{", `{"d":"x"}`} {
-		if o, err := parseNote("id", testUID, text); err == nil {
+		if o, _, err := parseNote("id", testUID, text); err == nil {
 			t.Errorf("parseNote(%q) = %+v; want an error", text, o)
+		}
+	}
+}
+
+// An evictd that was killed before it saved an eviction has the record from the mark, and one record only if
+// it was saved.
+func TestRecordFromMark(t *testing.T) {
+	for _, recordSaved := range []bool{false, true} {
+		n := newNode(t)
+		n.evict(false)
+		job := n.job()
+		job.Order.Cause = "memory.available"
+		if err := n.Fence(job); err != nil {
+			t.Fatal(err)
+		}
+		killed, _ := n.records.Last(testUID)
+		if !recordSaved {
+			n.records = nil
+		}
+		n.restart(false)
+		list := n.records.List()
+		if len(list) != 1 || list[0].Result != evict.ResultUnknown || list[0].Error == "" {
+			t.Fatalf("saved %t: records %+v; want one whose result is unknown", recordSaved, list)
+		}
+		if recordSaved {
+			continue
+		}
+		got, order := list[0], n.order()
+		want := evict.Record{
+			UID: testUID, Pod: testPod, Cause: "memory.available", Reason: killed.Reason, Message: killed.Message,
+			Decided: killed.Decided.UTC().Truncate(time.Millisecond), SignalSent: order.Killed, Result: got.Result, Error: got.Error,
+		}
+		if !cmp.Equal(got, want) || got.SignalSent.IsZero() {
+			t.Errorf("record:\n%s", cmp.Diff(want, got))
 		}
 	}
 }
