@@ -283,9 +283,7 @@ func (c *kubeNode) checkEnd(pods map[string]*victim, end *control.Status) {
 // cancelShutdown cancels the operator's shutdown: the static pod runs again, and so do the workloads.
 func (c *kubeNode) cancelShutdown(static *workload) {
 	c.t.Helper()
-	if s := c.status().Kubernetes; s == nil || s.Orders.Fences == 0 {
-		c.t.Errorf("no fence is set: %+v", s)
-	}
+	c.until("fence of the static pod", func() bool { s := c.kubernetes(); return s != nil && s.Orders.Fences > 0 }) // set after the stop
 	if _, err := control.NewClient(c.control()).CancelShutdown(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
