@@ -63,8 +63,16 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 }
 
 // stopSlice makes systemd stop and unload a slice and all units below it. The slice must have no processes.
+// A slice can stay loaded without a cgroup, if it had a process that was just exiting when the kubelet stopped it.
 func stopSlice(t tree, cgroup string) error {
 	units := []string{filepath.Base(cgroup)}
+	loaded, err := loadedUnits(cgroup)
+	if err != nil {
+		return fmt.Errorf("stop slice %s: %w", filepath.Base(cgroup), err)
+	}
+	for _, line := range loaded {
+		units = append(units, strings.Fields(line)[0])
+	}
 	for _, dir := range t.dirs(cgroup) {
 		switch filepath.Ext(dir) {
 		case ".slice", ".scope":
@@ -103,21 +111,32 @@ func systemd(tool string, args ...string) (string, error) {
 // transientDir is where systemd writes the unit files of transient units.
 const transientDir = "/run/systemd/transient"
 
+// loadedUnits returns a line about a slice and each slice below it that are loaded. A line begins with the unit's name.
+func loadedUnits(cgroup string) (lines []string, err error) {
+	slice := filepath.Base(cgroup)
+	out, err := systemd("systemctl", "list-units", "--all", "--full", "--plain", "--no-legend", slice, strings.TrimSuffix(slice, sliceSuffix)+"-*")
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines, err
+}
+
 // units describes the loaded units of a node and their transient unit files.
 func (r record) units() []string {
 	if r.Driver != Systemd {
 		return nil
 	}
-	pattern := strings.TrimSuffix(r.slice(), sliceSuffix) + "*"
-	out, err := systemd("systemctl", "list-units", "--all", "--full", "--plain", "--no-legend", pattern)
+	loaded, err := loadedUnits(r.slice())
 	if err != nil {
-		return []string{fmt.Sprintf("list units %s: %v", pattern, err)}
+		return []string{fmt.Sprintf("list units of %s: %v", r.slice(), err)}
 	}
 	var all []string
-	for line := range strings.Lines(out) {
-		all = append(all, "unit "+strings.TrimSpace(line))
+	for _, line := range loaded {
+		all = append(all, "unit "+line)
 	}
-	files, _ := filepath.Glob(filepath.Join(transientDir, pattern)) // fails only for a malformed pattern
+	files, _ := filepath.Glob(filepath.Join(transientDir, strings.TrimSuffix(r.slice(), sliceSuffix)+"*")) // fails only for a malformed pattern
 	for _, file := range files {
 		all = append(all, "file "+file)
 	}
