@@ -193,6 +193,8 @@ func (o *Orders) Begin(e Eviction) (id string, err error) {
 			before.noteKill(now, e.LastStart)
 			before.Ended = false
 			o.notify()
+		} else if order.Stage == StageKilled {
+			before.KilledAt, o.changed = max(before.KilledAt, now.UnixNano(), e.LastStart), true // the report is not postponed
 		}
 		return before.Order.ID, nil
 	}

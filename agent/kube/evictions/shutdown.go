@@ -63,12 +63,15 @@ func (e *Evictions) liftAfterShutdown() {
 	var fences []*podfence.Fence
 	e.mu.Lock()
 	for f := range e.shutdown {
+		if e.setting[f.UID()] > 0 {
+			continue // it may be the fence of an eviction in a moment
+		}
+		delete(e.shutdown, f)
 		// The pod may have been evicted since, and its order then has the same fence.
 		if v := e.byUID[f.UID()]; v == nil || v.fence != f {
 			fences = append(fences, f)
 		}
 	}
-	clear(e.shutdown)
 	e.mu.Unlock()
 	for _, f := range fences {
 		e.liftFence(f)

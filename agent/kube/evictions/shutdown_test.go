@@ -257,3 +257,16 @@ func TestShutdownWithoutRecord(t *testing.T) {
 		t.Errorf("order = %+v; want the reason, the message and the taint of a shutdown", o)
 	}
 }
+
+// A fence of a node shutdown that was canceled is not lifted while it is being set for an eviction.
+func TestShutdownCanceledWhileFencing(t *testing.T) {
+	n := newNode(t)
+	n.fenceInShutdown()
+	n.shuttingDown = false
+	n.beginSetting(testUID)
+	n.liftAfterShutdown()
+	n.wantFenced(true)
+	n.endSetting(testUID, nil)
+	n.liftAfterShutdown()
+	n.wantFenced(false)
+}
