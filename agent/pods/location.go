@@ -67,7 +67,8 @@ func (inv *Inventory) locateContainer(c *Container, sandbox, before *location, g
 	}
 	var err error
 	if loc.cgroup, err = inv.cgroups.get(loc.path); err != nil {
-		loc.gone = before != nil && (before.gone || before.cgroup != nil) && errors.Is(err, cgroup.ErrGone)
+		existed := before != nil && (before.gone || before.cgroup != nil) || inv.endedUnnoticed(loc.pid, sandbox)
+		loc.gone = existed && errors.Is(err, cgroup.ErrGone)
 		loc.unproven = err.Error()
 		return loc
 	}
@@ -164,7 +165,7 @@ func (inv *Inventory) proveInit(loc, sandbox *location, pids []int) string {
 		return "the runtime reports no pid"
 	}
 	if _, in := slices.BinarySearch(pids, loc.pid); !in {
-		if loc.ended = inv.hasEnded(loc.pid) && inv.inOwnCgroup(sandbox); loc.ended {
+		if loc.ended = inv.endedUnnoticed(loc.pid, sandbox); loc.ended {
 			return "" // it does not run in another cgroup
 		}
 		// The process of a virtual machine, or of a sandbox that runs the container,
@@ -184,10 +185,15 @@ func (inv *Inventory) proveInit(loc, sandbox *location, pids []int) string {
 	return ""
 }
 
-// hasEnded reports whether there is no process with a pid, or only its zombie.
-func (inv *Inventory) hasEnded(pid int) bool {
+// endedUnnoticed reports whether the first process of a running container has ended, which the
+// runtime has not noticed yet: there is none with its pid, or only its zombie.
+func (inv *Inventory) endedUnnoticed(pid int, sandbox *location) bool {
+	if pid == 0 {
+		return false
+	}
 	stat, err := process.ReadStat(inv.procfs, pid)
-	return errors.Is(err, process.ErrGone) || err == nil && stat.State == 'Z' && stat.Threads <= 1
+	ended := errors.Is(err, process.ErrGone) || err == nil && stat.State == 'Z' && stat.Threads <= 1
+	return ended && inv.inOwnCgroup(sandbox)
 }
 
 // inOwnCgroup reports whether a sandbox's first process is in the cgroup that the runtime names: the

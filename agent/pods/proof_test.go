@@ -13,13 +13,18 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
+// box is the ID of the sandbox of pod u1.
+const box = "5a9d"
+
+// runsSandbox starts the process of the sandbox of pod u1 in its cgroup.
+func runsSandbox(n *node) {
+	n.process(90, shim, "pause")
+	n.cgroup("/kubepods/besteffort/podu1/"+box, 1<<20, 0, 90)
+}
+
 // A cgroup is killed only if it is proven to be the container's alone.
 func TestProof(t *testing.T) {
-	const id, other, box = "c0ffee", "bad1dea", "5a9d"
-	runsSandbox := func(n *node) {
-		n.process(90, shim, "pause")
-		n.cgroup("/kubepods/besteffort/podu1/"+box, 1<<20, 0, 90)
-	}
+	const id, other = "c0ffee", "bad1dea"
 	endProcess := func(n *node) {
 		n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20)
 		if err := os.RemoveAll(n.proc + "/100"); err != nil {
@@ -255,6 +260,22 @@ func TestVirtualMachine(t *testing.T) {
 	}
 	if c := s.Handles["u1"].Containers[0]; c.Unproven == "" || c.Cgroup != "" {
 		t.Errorf("container = %+v; want it unproven", c)
+	}
+}
+
+// A container that ended before evictd's first list has neither a cgroup nor a process. While the runtime
+// says that it runs, it is left out if its pod is no virtual machine.
+func TestEndedBeforeFirstList(t *testing.T) {
+	for _, isContainer := range []bool{true, false} {
+		n := newNode(t, true)
+		n.addPod(critest.Pod{ID: box, UID: "u1", PID: 90, Containers: []critest.Container{{PID: critest.UnusedPID}}})
+		if isContainer {
+			runsSandbox(n)
+		}
+		i := n.synced()
+		if s := i.Measure(time.Now()); len(s.Handles["u1"].Containers) > 0 == isContainer {
+			t.Errorf("sandbox with a process %t: handle %+v", isContainer, s.Handles["u1"])
+		}
 	}
 }
 
