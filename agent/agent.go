@@ -78,6 +78,8 @@ func Run(ctx context.Context, o Options) error {
 	g.wait.Wait()
 	if err := d.save(); err != nil {
 		log.Error("state not saved", "error", err)
+	} else {
+		d.store.RemoveCopy()
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -383,7 +385,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	if d.web != nil {
 		g.run("web server", func() error { d.web.Run(ctx, d.webOptions()); return nil })
 	}
-	g.run("state", func() error { d.stateWriter.Run(ctx, d.save, d.log.Logger); return nil })
+	g.run("state", func() error { d.stateWriter.Run(ctx, d.save, d.saveCopy, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx); return nil })
 	g.run("logind", func() error { return d.delayLock.Run(ctx) })
 	g.run("shutdown", func() error { d.shutdown.Run(ctx); return nil })

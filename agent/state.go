@@ -34,6 +34,25 @@ func (d *daemon) clock(now time.Time) (state.Clock, error) {
 func (d *daemon) save() error {
 	d.saveMutex.Lock()
 	defer d.saveMutex.Unlock()
+	tried, err := d.writeState(d.store.Save)
+	if tried {
+		d.metrics.StateSaved(err == nil)
+	}
+	return err
+}
+
+// saveCopy writes the copy of the state.
+func (d *daemon) saveCopy() error {
+	_, err := d.writeState(d.store.SaveCopy)
+	return err
+}
+
+// writeState calls write with the state of the loop's last iteration. tried is false before the first
+// decision: the saved state then remains.
+func (d *daemon) writeState(write func(state.Saved, state.Clock) error) (tried bool, err error) {
+	if d.lastView.Load() == nil {
+		return false, nil
+	}
 	saved := state.Saved{
 		Records: d.records.List(), Shutdown: *d.shutdown.State(), LastBoot: &d.lastBoot,
 		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.ImageUses(), Kubelets: d.inventory.TrustedKubelets(),
@@ -42,18 +61,12 @@ func (d *daemon) save() error {
 	if d.orders != nil {
 		saved.Orders = d.orders.Saved()
 	}
-	if v := d.lastView.Load(); v != nil {
-		saved.Decision = v.State
-	} else {
-		return nil // before the first decision the saved state remains
-	}
+	saved.Decision = d.lastView.Load().State
 	clock, err := d.clock(time.Now())
 	if err != nil {
-		return err
+		return false, err
 	}
-	err = d.store.Save(saved, clock)
-	d.metrics.StateSaved(err == nil)
-	return err
+	return true, write(saved, clock)
 }
 
 // savedState is the state of an earlier run.

@@ -22,7 +22,7 @@ func (s *Store) SaveFacts(write func(io.Writer) error) error {
 	if err := s.prepare(); err != nil {
 		return err
 	}
-	return s.replaceFile(factsName, func(w io.Writer) error {
+	return replaceFile(filepath.Join(s.dir, factsName), true, func(w io.Writer) error {
 		buffered := bufio.NewWriterSize(w, factsBuffer)
 		if err := write(buffered); err != nil {
 			return err

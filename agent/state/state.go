@@ -3,6 +3,10 @@
 // shutdown in progress, the last records and node-level reclaims, the orders to
 // evictd-kube, and the kubelet processes that no kill may reach.
 //
+// On a slow disk that takes seconds. A copy that is not synced is therefore written first, in another
+// directory that should be below /run ([Store.SaveCopy]): an evictd that is killed soon after a decision
+// must know its victim when it starts again, or it would evict another pod as well.
+//
 // The file is replaced as a whole by rename, so after a crash the directory has
 // either the old file or the new one. The file carries the boot id and
 // CLOCK_BOOTTIME. After a reboot the decision's state and the orders are dropped.
@@ -137,6 +141,23 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	if err := s.prepare(); err != nil {
 		return err
 	}
+	content, err := encode(saved, clock)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(s.dir, fileName), true, writing(content))
+}
+
+// writing returns a function that writes content.
+func writing(content []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	}
+}
+
+// encode returns the content of a state file.
+func encode(saved Saved, clock Clock) ([]byte, error) {
 	saved.Decision = saved.Decision.Clone()
 	// Convert times to the present wall clock: their distance from now is by the
 	// monotonic clock, whatever happened to the wall clock since they were taken.
@@ -151,12 +172,9 @@ func (s *Store) save(saved Saved, clock Clock) error {
 	eachOrderTime(saved.Orders, move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
-		return fmt.Errorf("encode state: %w", err)
+		return nil, fmt.Errorf("encode state: %w", err)
 	}
-	return s.replaceFile(fileName, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+	return content, nil
 }
 
 // noteMissed records a file that does not exist, if it may appear with the directory.
@@ -194,10 +212,10 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// replaceFile writes a new file and renames it to name. Its temporary file has a fixed name,
-// so crashes while writing leave at most one.
-func (s *Store) replaceFile(name string, write func(io.Writer) error) (err error) {
-	path := filepath.Join(s.dir, name+newSuffix)
+// replaceFile writes a new file and renames it to name, a path. sync means that the content is then on
+// the disk. The temporary file has a fixed name, so crashes while writing leave at most one.
+func replaceFile(name string, sync bool, write func(io.Writer) error) (err error) {
+	path := name + newSuffix
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -208,14 +226,14 @@ func (s *Store) replaceFile(name string, write func(io.Writer) error) (err error
 		}
 	}()
 	err = write(f)
-	if err == nil {
+	if err == nil && sync {
 		err = f.Sync()
 	}
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(path, filepath.Join(s.dir, name))
+		err = os.Rename(path, name)
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -250,34 +268,48 @@ func (e *CorruptError) Error() string {
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Load returns the saved state as far as it is still valid, with its times
-// converted to clock. note says what was dropped and why; it is empty if nothing
-// was dropped. Without a state file Load returns an empty Saved and a nil error.
-// Any error is a *CorruptError, and the agent can continue with an empty state.
+// converted to clock: that of the copy, if it is the newer one of this boot. note says what was dropped
+// and why; it is empty if nothing was dropped. Without a state file Load returns an empty Saved and a nil
+// error. Any error is a *CorruptError, and the agent can continue with an empty state.
 func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		s.noteMissed(fileName)
-		return Saved{}, "", nil
-	}
-	if err != nil {
+	case err != nil:
 		return Saved{}, "", s.moveAside(path, err)
 	}
+	if copied := s.readCopy(clock); copied != nil && (f == nil || f.BootID != copied.BootID || f.Uptime < copied.Uptime) {
+		f = copied
+	}
+	if f == nil {
+		return Saved{}, "", nil
+	}
+	return f.restore(clock)
+}
+
+// read returns the content of a state file.
+func read(path string) (*file, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
 	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return Saved{}, "", s.moveAside(path, fmt.Errorf("not a regular file of at most %d bytes", maxFileSize))
+		return nil, fmt.Errorf("not a regular file of at most %d bytes", maxFileSize)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return Saved{}, "", s.moveAside(path, err)
+		return nil, err
 	}
 	var f file
 	if err := json.Unmarshal(content, &f); err != nil {
-		return Saved{}, "", s.moveAside(path, err)
+		return nil, err
 	}
 	if f.Format != format {
-		return Saved{}, "", s.moveAside(path, fmt.Errorf("format %d, not %d", f.Format, format))
+		return nil, fmt.Errorf("format %d, not %d", f.Format, format)
 	}
-	return f.restore(clock)
+	return &f, nil
 }
 
 func (f *file) restore(clock Clock) (Saved, string, error) {

@@ -16,6 +16,7 @@ type Store struct {
 	dir     string
 	lock    *os.File // nil while the directory can't be opened
 	runLock *os.File // lock outside the directory; nil for none
+	copy    string   // path of the copy; "" for none
 	// brokenPath is a file that could neither be parsed nor moved aside; it is not
 	// replaced. Only Load and Save access it, and they are never called
 	// concurrently.
@@ -32,17 +33,17 @@ type Store struct {
 // OpenOrDegrade is Open for an agent that must start in any case. If dir can't be
 // made, locked or written to, the Store saves nothing until it can, and Err returns
 // the reason. OpenOrDegrade first takes a lock in lockDir, which excludes a second
-// agent with the same dir. lockDir should be on another filesystem, such as /run.
+// agent with the same dir, and also gets the copy. lockDir should be on another filesystem, such as /run.
 // The error is ErrLocked, or says that neither lock could be taken.
 func OpenOrDegrade(dir, lockDir string) (*Store, error) {
-	runLock, runErr := lockIn(lockDir, runLockName(dir))
+	runLock, runErr := lockIn(lockDir, runName(dir)+".lock")
 	if errors.Is(runErr, ErrLocked) {
 		return nil, runErr
 	}
 	s, err := Open(dir)
 	switch {
 	case err == nil:
-		s.runLock = runLock
+		s.runLock, s.copy = runLock, copyPath(dir, lockDir)
 		s.report(s.probe())
 		return s, nil
 	case errors.Is(err, ErrLocked) || runErr != nil:
@@ -51,20 +52,19 @@ func OpenOrDegrade(dir, lockDir string) (*Store, error) {
 		}
 		return nil, errors.Join(err, runErr)
 	}
-	s = &Store{dir: dir, runLock: runLock}
+	s = &Store{dir: dir, runLock: runLock, copy: copyPath(dir, lockDir)}
 	s.report(err)
 	return s, nil
 }
 
-// runLockName returns the name of the lock file outside the state directory dir,
-// derived from its path.
-func runLockName(dir string) string {
+// runName returns the name of the files outside the state directory dir, derived from its path.
+func runName(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
 	h := fnv.New64a()
 	h.Write([]byte(dir))
-	return fmt.Sprintf("state-%016x.lock", h.Sum64())
+	return fmt.Sprintf("state-%016x", h.Sum64())
 }
 
 // Err returns why the state can't be saved; nil if it can.

@@ -26,7 +26,7 @@ func TestWriterRetries(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			w.Run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
+			w.Run(ctx, func() error { saves.Add(1); return *fault.Load() }, func() error { return nil }, slog.New(slog.NewTextHandler(&out, nil)))
 		}()
 		w.Request()
 		time.Sleep(3*saveRetryInterval + time.Second)
@@ -44,6 +44,35 @@ func TestWriterRetries(t *testing.T) {
 		<-done
 		if text := out.String(); strings.Count(text, NotSavedMessage) != 1 || strings.Count(text, "state is saved again") != 1 {
 			t.Errorf("log:\n%swant one line for the failure and one for its end", text)
+		}
+	})
+}
+
+// The copy is written while the disk is waited for, and its failure is logged once.
+func TestWriterCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := NewWriter()
+		disk := make(chan struct{})
+		var copies atomic.Int32
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.Run(ctx, func() error { <-disk; return nil }, func() error { copies.Add(1); return errors.New("no space left on device") }, slog.New(slog.NewTextHandler(&out, nil)))
+		}()
+		for range 3 {
+			w.Request()
+			synctest.Wait()
+		}
+		if n := copies.Load(); n != 3 {
+			t.Errorf("%d copies after 3 requests; want 3", n)
+		}
+		close(disk)
+		cancel()
+		<-done
+		if text := out.String(); strings.Count(text, "copy of the state is not saved") != 1 {
+			t.Errorf("log:\n%swant one line for the failures", text)
 		}
 	})
 }
