@@ -13,7 +13,7 @@
 // seed, and what was seen of each eviction without the reason.
 //
 // TestEvictionFaults and TestSoftEvictionFaults stop and kill parts of the system at the steps of an
-// eviction. They take some of the combinations; this command has all, in 20 minutes:
+// eviction. They take some of the combinations; this command has all, in a quarter of an hour:
 //
 //	EVICTD_TEST_FAULTS=. go test -v -run 'EvictionFaults$' ./tests/cluster
 package cluster
