@@ -69,32 +69,39 @@ func newSavingDaemon(t *testing.T, store *state.Store, dir string) *daemon {
 	return d
 }
 
-// The guarded kubelets survive a restart of evictd, but not a reboot.
+// The guarded kubelets survive a restart of evictd, but not a reboot, also if only the copy of the state
+// was written.
 func TestKubeletsAreSaved(t *testing.T) {
-	dir := t.TempDir()
+	t.Run("state", func(t *testing.T) { testKubeletsAreSaved(t, (*daemon).save) })
+	t.Run("copy", func(t *testing.T) { testKubeletsAreSaved(t, (*daemon).saveCopy) })
+}
+
+func testKubeletsAreSaved(t *testing.T, save func(*daemon) error) {
+	t.Helper()
+	dir, run := t.TempDir(), t.TempDir()
 	stat, err := process.ReadStat("/proc", os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := []evict.KubeletProcess{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
-	for _, run := range []struct {
+	for _, tt := range []struct {
 		boot        string
 		found, want []evict.KubeletProcess
 	}{{"b1", found, nil}, {"b1", nil, found}, {"b2", nil, nil}} {
-		store, err := state.OpenOrDegrade(dir, t.TempDir())
+		store, err := state.OpenOrDegrade(dir, run)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := newSavingDaemon(t, store, dir)
-		d.bootID = run.boot
+		d.bootID = tt.boot
 		saved, err := d.load()
 		d.restore(&saved)
-		if got := d.inventory.TrustedKubelets(); !slices.Equal(got, run.want) {
-			t.Errorf("kubelets in boot %s = %v; want %v", run.boot, got, run.want)
+		if got := d.inventory.TrustedKubelets(); !slices.Equal(got, tt.want) {
+			t.Errorf("kubelets in boot %s = %v; want %v", tt.boot, got, tt.want)
 		}
-		d.inventory.RestoreKubelets(run.found)
+		d.inventory.RestoreKubelets(tt.found)
 		d.lastView.Store(&loop.View{})
-		if err := errors.Join(err, d.save(), store.Close()); err != nil {
+		if err := errors.Join(err, save(d), store.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
