@@ -264,3 +264,38 @@ func TestWatchBackoff(t *testing.T) {
 		}
 	})
 }
+
+// The requests for an order are delayed by 0.1 s at first, by twice as long after each failure, and by 30 s at
+// most, also if the API server asks for more.
+func TestOrderBackoff(t *testing.T) {
+	now := time.Now()
+	within := func(what string, delay, least, most time.Duration) {
+		t.Helper()
+		if delay < least || delay > most {
+			t.Errorf("%s: %v; want %v to %v", what, delay, least, most)
+		}
+	}
+	var o task
+	for i := range 20 {
+		o.wait(now, 0)
+		longest := min(100*time.Millisecond<<i, 30*time.Second)
+		within(fmt.Sprintf("failure %d", i+1), o.notBefore.Sub(now), longest/2, longest)
+	}
+	o = task{}
+	o.wait(now, 2*time.Second)
+	within("asked for 2 s", o.notBefore.Sub(now), 2*time.Second, 2500*time.Millisecond)
+	o.wait(now, time.Hour)
+	within("asked for an hour", o.notBefore.Sub(now), 30*time.Second, 37500*time.Millisecond)
+}
+
+// client-go delays no request.
+func TestNoRequestLimit(t *testing.T) {
+	kubeconfig, _, _ := newAPIServer(t).files(t)
+	c, err := (&Options{Kubeconfig: kubeconfig}).connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limiter := c.rest.GetRateLimiter(); limiter != nil {
+		t.Errorf("limit of %v requests a second; want none", limiter.QPS())
+	}
+}
