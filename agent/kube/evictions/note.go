@@ -95,6 +95,9 @@ func (e *Evictions) withMarks(saved []kube.SavedOrder, now time.Time) []kube.Sav
 			continue
 		}
 		e.o.Log.Info("the order for a pod was not saved; the mark of the pod's fence has it", "pod", o.Order.Namespace+"/"+o.Order.Name, "uid", f.UID())
+		if rec, _ := e.o.Records.Last(f.UID()); rec.Decided.UnixMilli() == o.Order.Decided.UnixMilli() {
+			o.Order.Annotations = rec.Annotations // the record was saved before the order
+		}
 		e.o.Records.Recover(evict.Record{
 			UID: o.Order.UID, Pod: o.Order.Namespace + "/" + o.Order.Name, Cause: cause, Reason: o.Order.Reason, Message: o.Order.Message,
 			Decided: o.Order.Decided, SignalSent: o.Killed,

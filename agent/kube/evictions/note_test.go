@@ -1,6 +1,7 @@
 package evictions
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -93,13 +94,16 @@ func TestNote(t *testing.T) {
 }
 
 // An evictd that was killed before it saved an eviction has the record from the mark, and one record only if
-// it was saved.
+// it was saved. The order then has its annotations.
 func TestRecordFromMark(t *testing.T) {
 	for _, recordSaved := range []bool{false, true} {
 		n := newNode(t)
-		n.evict(false)
 		job := n.job()
 		job.Order.Cause = "memory.available"
+		n.execute.Evict(t.Context(), evict.Record{
+			UID: testUID, Pod: testPod, Decided: time.Now(), Result: evict.ResultPending, Reason: evict.ReasonEvicted,
+			Message: "The node was low on resource: memory.", Annotations: map[string]string{"starved_resource": "memory"},
+		}, *job)
 		if err := n.Fence(job); err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +117,9 @@ func TestRecordFromMark(t *testing.T) {
 			t.Fatalf("saved %t: records %+v; want one whose result is unknown", recordSaved, list)
 		}
 		if recordSaved {
+			if o := n.order().Order; !maps.Equal(o.Annotations, killed.Annotations) || len(o.Annotations) == 0 {
+				t.Errorf("order %+v; want the annotations of the record", o)
+			}
 			continue
 		}
 		got, order := list[0], n.order()
