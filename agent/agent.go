@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 	g.wait.Wait()
 	if err := d.save(); err != nil {
 		log.Error("state not saved", "error", err)
-	} else {
+	} else if d.lastView.Load() != nil { // before the first decision nothing was saved: the copy of an earlier run remains
 		d.store.RemoveCopy()
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
