@@ -160,7 +160,7 @@ func faulty(t *testing.T, s *scenario, api *server, from, lasts time.Duration, c
 	var log strings.Builder
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		w, base := s.begin(ctx, t)
+		w, base := s.begin(t)
 		w.moved = true // a write that the controller takes for failed may have been done
 		if err := w.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remediatorNamespace}}); err != nil {
 			t.Fatal(err)
@@ -173,6 +173,7 @@ func faulty(t *testing.T, s *scenario, api *server, from, lasts time.Duration, c
 		if change != nil {
 			change(w, l)
 		}
+		go w.run(ctx)
 		live(ctx, t, w, l, base, 0)
 		w.judge(t)
 		end()

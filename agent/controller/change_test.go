@@ -147,7 +147,8 @@ func TestChangeAtAnyPoint(t *testing.T) {
 			for at := rand.IntN(stride(1, 4)); at < points; at += stride(1, 20) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, end := context.WithCancel(t.Context())
-					w, base := s.begin(ctx, t)
+					w, base := s.begin(t)
+					go w.run(ctx)
 					l := &life{killAt: at, yields: c.waits}
 					l.then = func() {
 						w.mu.Lock()

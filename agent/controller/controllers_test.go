@@ -17,8 +17,9 @@ func TestTwoControllers(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Second, 61 * time.Second, 63 * time.Second, 70 * time.Second, 2 * time.Minute} {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, end := context.WithCancel(t.Context())
-					w, base := s.begin(ctx, t)
+					w, base := s.begin(t)
 					w.moved = true // by the other one
+					go w.run(ctx)
 					var wg sync.WaitGroup
 					lives := []*life{{killAt: -1, yields: true}, {killAt: -1, yields: true}}
 					wg.Go(func() { live(ctx, t, w, lives[0], base, 0) })

@@ -123,7 +123,8 @@ func TestChangeInEachPhase(t *testing.T) {
 // run runs a fence with the change at a point.
 func (m *inMiddle) run(t *testing.T, at int) {
 	ctx, end := context.WithCancel(t.Context())
-	w, base := scenarios()[0].begin(ctx, t)
+	w, base := scenarios()[0].begin(t)
+	go w.run(ctx)
 	log := &eventLog{}
 	base.recorder = recorder{log}
 	l := &life{killAt: at, yields: true}

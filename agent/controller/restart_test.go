@@ -139,7 +139,8 @@ type runResult struct {
 func flow(t *testing.T, s *scenario, late time.Duration, killAt ...int) (o runResult) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		w, base := s.begin(ctx, t)
+		w, base := s.begin(t)
+		go w.run(ctx)
 		var l *life
 		for i, at := range append(killAt, -1) {
 			l = &life{killAt: at, late: late}

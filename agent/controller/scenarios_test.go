@@ -57,8 +57,8 @@ func wholePlan(p *fence.Plan) {
 	p.Recovery = []fence.Level{{Methods: []fence.Method{back, {Name: "uncordon", Agent: "uncordon", Action: fence.Uncordon}}}}
 }
 
-// begin returns the world of a scenario, and the reconciler that its controllers are copies of.
-func (s *scenario) begin(ctx context.Context, t *testing.T) (*world, *reconciler) {
+// begin returns the world of a scenario, which is still to be run, and the reconciler that its controllers are copies of.
+func (s *scenario) begin(t *testing.T) (*world, *reconciler) {
 	t.Helper()
 	objects := append(claimed("data", nil), deadNode(), healthyNode("n2"), healthyNode("n3"),
 		leaseOf("n1", time.Now().Add(-time.Hour)), using("db-0", ofClaim("data")), pod("web-0", "StatefulSet", nil),
@@ -76,7 +76,6 @@ func (s *scenario) begin(ctx context.Context, t *testing.T) (*world, *reconciler
 	if s.setup != nil {
 		s.setup(w, base)
 	}
-	go w.run(ctx)
 	return w, base
 }
 
