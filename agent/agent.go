@@ -76,10 +76,8 @@ func Run(ctx context.Context, o Options) error {
 	d.stopped.Store(true)
 	d.down.Store(d.shutdown.GoingDown())
 	g.wait.Wait()
-	if err := d.save(); err != nil {
+	if err := d.saveLast(); err != nil {
 		log.Error("state not saved", "error", err)
-	} else if d.lastView.Load() != nil { // before the first decision nothing was saved: the copy of an earlier run remains
-		d.store.RemoveCopy()
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

@@ -41,6 +41,19 @@ func (d *daemon) save() error {
 	return err
 }
 
+// saveLast saves the state when all parts have stopped, and removes the copy. Before the first decision nothing is
+// saved, so the copy of an earlier run remains.
+func (d *daemon) saveLast() error {
+	if d.lastView.Load() == nil {
+		return nil
+	}
+	if err := d.save(); err != nil {
+		return err
+	}
+	d.store.RemoveCopy()
+	return nil
+}
+
 // saveCopy writes the copy of the state.
 func (d *daemon) saveCopy() error {
 	_, err := d.writeState(d.store.SaveCopy)

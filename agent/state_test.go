@@ -79,11 +79,7 @@ func TestKubeletsAreSaved(t *testing.T) {
 func testKubeletsAreSaved(t *testing.T, save func(*daemon) error) {
 	t.Helper()
 	dir, run := t.TempDir(), t.TempDir()
-	stat, err := process.ReadStat("/proc", os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := []evict.KubeletProcess{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
+	found := ownKubelet(t)
 	for _, tt := range []struct {
 		boot        string
 		found, want []evict.KubeletProcess
@@ -103,6 +99,56 @@ func testKubeletsAreSaved(t *testing.T, save func(*daemon) error) {
 		d.lastView.Store(&loop.View{})
 		if err := errors.Join(err, save(d), store.Close()); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// ownKubelet returns the test's own process as a kubelet that was found.
+func ownKubelet(t *testing.T) []evict.KubeletProcess {
+	t.Helper()
+	stat, err := process.ReadStat("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []evict.KubeletProcess{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
+}
+
+// A stop before the first decision loses nothing of an earlier run that was killed with only its copy written.
+// A later one leaves no copy.
+func TestCopyAtStop(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	kubelets := ownKubelet(t)
+	for _, tt := range []struct {
+		name    string
+		decided bool
+		stop    func(*daemon) error
+		copies  int
+	}{
+		{"killed", true, (*daemon).saveCopy, 1},
+		{"stopped before the first decision", false, (*daemon).saveLast, 1},
+		{"stopped", true, (*daemon).saveLast, 0},
+		{"stopped again", true, (*daemon).saveLast, 0},
+	} {
+		store, err := state.OpenOrDegrade(dir, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := newSavingDaemon(t, store, dir)
+		saved, err := d.load()
+		d.restore(&saved)
+		if tt.name == "killed" {
+			d.inventory.RestoreKubelets(kubelets)
+		} else if got := d.inventory.TrustedKubelets(); !slices.Equal(got, kubelets) {
+			t.Errorf("%s: restored %v; want %v", tt.name, got, kubelets)
+		}
+		if tt.decided {
+			d.lastView.Store(&loop.View{})
+		}
+		if err := errors.Join(err, tt.stop(d), store.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if files, err := filepath.Glob(filepath.Join(run, "*.json")); err != nil || len(files) != tt.copies {
+			t.Errorf("%s: copies %q, %v; want %d", tt.name, files, err, tt.copies)
 		}
 	}
 }
