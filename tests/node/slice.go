@@ -63,15 +63,14 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 }
 
 // stopSlice makes systemd stop and unload a slice and all units below it. The slice must have no processes.
-// A slice can stay loaded without a cgroup, if it had a process that was just exiting when the kubelet stopped it.
 func stopSlice(t tree, cgroup string) error {
 	units := []string{filepath.Base(cgroup)}
 	loaded, err := loadedUnits(cgroup)
 	if err != nil {
 		return fmt.Errorf("stop slice %s: %w", filepath.Base(cgroup), err)
 	}
-	for _, line := range loaded {
-		units = append(units, strings.Fields(line)[0])
+	for _, u := range loaded {
+		units = append(units, u.name)
 	}
 	for _, dir := range t.dirs(cgroup) {
 		switch filepath.Ext(dir) {
@@ -111,16 +110,31 @@ func systemd(tool string, args ...string) (string, error) {
 // transientDir is where systemd writes the unit files of transient units.
 const transientDir = "/run/systemd/transient"
 
-// loadedUnits returns a line about a slice and each slice below it that are loaded. A line begins with the unit's name.
-func loadedUnits(cgroup string) (lines []string, err error) {
+// loadedUnit is a unit that systemd has loaded.
+type loadedUnit struct{ name, state string }
+
+// loadedUnits returns a slice, the slices below it and the scopes in them, if they are loaded. A scope that failed stays
+// loaded without a cgroup, and keeps its slices loaded.
+func loadedUnits(cgroup string) (units []loadedUnit, err error) {
 	slice := filepath.Base(cgroup)
-	out, err := systemd("systemctl", "list-units", "--all", "--full", "--plain", "--no-legend", slice, strings.TrimSuffix(slice, sliceSuffix)+"-*")
-	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
+	out, err := systemd("systemctl", "show", "--property=Id,Slice,ActiveState,SubState,Description", "--", "*.slice", "*.scope")
+	if err != nil {
+		return nil, err
+	}
+	within := func(name string) bool {
+		return name == slice || strings.HasSuffix(name, sliceSuffix) && strings.HasPrefix(name, strings.TrimSuffix(slice, sliceSuffix)+"-")
+	}
+	for block := range strings.SplitSeq(out, "\n\n") {
+		properties := map[string]string{}
+		for line := range strings.Lines(block) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			properties[name] = value
+		}
+		if name := properties["Id"]; within(name) || within(properties["Slice"]) {
+			units = append(units, loadedUnit{name, strings.Join([]string{properties["ActiveState"], properties["SubState"], properties["Description"]}, " ")})
 		}
 	}
-	return lines, err
+	return units, nil
 }
 
 // units describes the loaded units of a node and their transient unit files.
@@ -133,8 +147,8 @@ func (r record) units() []string {
 		return []string{fmt.Sprintf("list units of %s: %v", r.slice(), err)}
 	}
 	var all []string
-	for _, line := range loaded {
-		all = append(all, "unit "+line)
+	for _, u := range loaded {
+		all = append(all, "unit "+u.name+" "+u.state)
 	}
 	files, _ := filepath.Glob(filepath.Join(transientDir, strings.TrimSuffix(r.slice(), sliceSuffix)+"*")) // fails only for a malformed pattern
 	for _, file := range files {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,9 +65,18 @@ func abandon(ctx context.Context, dir string) string {
 		if err := freeze(n.tree, pod.Containers[0].Cgroup); err != nil {
 			return err.Error()
 		}
+		if n.Driver() == Systemd {
+			failScope(pod.Cgroup)
+		}
 	}
 	n.KillRuntime()
 	return "ready"
+}
+
+// failScope leaves a failed scope in a pod's slice, which then stays loaded. systemd kills its process after a second,
+// so systemd-run fails.
+func failScope(slice string) {
+	_, _ = systemd("systemd-run", "--quiet", "--scope", "--slice="+filepath.Base(slice), "--property=RuntimeMaxSec=1s", "sleep", "60")
 }
 
 func freeze(t tree, cgroup string) error {
@@ -141,7 +151,11 @@ func TestSweep(t *testing.T) {
 		t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
 	}
 	found := strings.Join(r.leftovers(), "\n")
-	for _, want := range []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
+	wanted := []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "}
+	if r.Driver == Systemd {
+		wanted = append(wanted, ".scope failed ")
+	}
+	for _, want := range wanted {
 		if !strings.Contains(found, want) {
 			t.Errorf("leftovers of the abandoned node lack %q:\n%s", want, found)
 		}
