@@ -50,6 +50,16 @@ func (r *reporting) CannotReport(why string) {
 	r.cannot = append(r.cannot, why)
 }
 
+// cannotReport returns the last reason why nothing can be reported; empty if it can.
+func (r *reporting) cannotReport() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.cannot) == 0 {
+		return "not known yet"
+	}
+	return r.cannot[len(r.cannot)-1]
+}
+
 func (r *reporting) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +247,7 @@ func TestReport(t *testing.T) {
 	early := r.killed("early", "Always", kube.StageEnded)
 	n := r.report()
 	n.until("watch", func() bool { n.Order(early); return n.answer(early.ID).Answer == kube.AnswerReported })
-	if got := n.cannot[len(n.cannot)-1]; got != "" {
+	if got := n.cannotReport(); got != "" {
 		t.Errorf("cannot report: %s", got)
 	}
 

@@ -157,11 +157,6 @@ func TestReportRights(t *testing.T) {
 		}
 	}
 	all := fmt.Sprintf(reportRights, `,"delete"`)
-	last := func(n *reporting) string {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return n.cannot[len(n.cannot)-1]
-	}
 	grant(strings.ReplaceAll(fmt.Sprintf(reportRights, ""), `["pods/status"]`, `["pods/ephemeralcontainers"]`))
 	const delay = 3 * time.Second
 	n := r.report(func(o *kubecluster.Options) {
@@ -171,9 +166,9 @@ func TestReportRights(t *testing.T) {
 		o.Reporter.ForbiddenDelay = delay
 	})
 	const want = "may not patch pods/status, delete pods: bind the ClusterRole of deploy/kubernetes"
-	n.until("missing rights", func() bool { return strings.Contains(last(n), want) })
+	n.until("missing rights", func() bool { return strings.Contains(n.cannotReport(), want) })
 	grant(all)
-	n.until("rights", func() bool { return last(n) == "" })
+	n.until("rights", func() bool { return n.cannotReport() == "" })
 
 	o := r.killed("web", "Always", kube.StageEnded)
 	grant(strings.ReplaceAll(all, `["pods/status"]`, `["pods/ephemeralcontainers"]`))
@@ -189,5 +184,30 @@ func TestReportRights(t *testing.T) {
 	if took := time.Since(began); took < delay || !strings.Contains(got.Why, `cannot patch resource "pods/status"`) {
 		t.Errorf("forbidden after %v: %q; want it after %v, with the right", took, got.Why, delay)
 	}
-	n.until("missing right", func() bool { return strings.Contains(last(n), "may not patch pods/status: ") })
+	n.until("missing right", func() bool { return strings.Contains(n.cannotReport(), "may not patch pods/status: ") })
+}
+
+// TestReportToken: evictd is told that nothing can be reported with a token that the policies refuse, although the
+// rights are there.
+func TestReportToken(t *testing.T) {
+	t.Parallel()
+	r := newReportRig(t)
+	r.must("POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n2"}}`)
+	for node, want := range map[string]string{
+		"": `the token of "system:serviceaccount:evictd:evictd-kube" is not bound to a node`, "n2": `is bound to the node "n2", not to "n1"`, "n1": "",
+	} {
+		bound := ""
+		if node != "" {
+			uid := decode[named](t, r.must("GET", "/api/v1/nodes/"+node, "")).Metadata.UID
+			bound = fmt.Sprintf(`,"boundObjectRef":{"apiVersion":"v1","kind":"Node","name":%q,"uid":%q}`, node, uid)
+		}
+		n := r.report(func(o *kubecluster.Options) {
+			o.Kubeconfig = r.kubeconfig(r.write("bound", r.accountToken("evictd-kube", bound)))
+		})
+		n.until("answer about the token", func() bool {
+			why := n.cannotReport()
+			return want != "" && strings.Contains(why, want) || want == why
+		})
+		n.stop()
+	}
 }

@@ -182,7 +182,8 @@
 // HTTP/2 connection of the watch. An event that the API server can't create now is repeated four
 // times, the last time after 80 s; events are dropped if 64 wait.
 //
-// Whether evictd-kube has the rights to report is asked at each connection, every five minutes,
+// Whether evictd-kube has the rights to report, and whether the token of a service account names the
+// node, without which the policies deny each write, is asked at each connection, every five minutes,
 // and after a 403. The first list waits for the answer, for at most a second. evictd enforces
-// nothing while a right is missing, except those about the Node.
+// nothing while one of them is missing, except the rights about the Node.
 package cluster

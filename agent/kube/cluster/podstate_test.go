@@ -180,13 +180,13 @@ func TestStateIsSmall(t *testing.T) {
 // The states of running pods are kept, as many as there is room for, and those of the pods of
 // orders.
 func TestStatesAreBounded(t *testing.T) {
-	state := func(uid string) podState { return stateOf(apiPod(uid)) }
-	completed := stateOf(apiPod("", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+	running := listedOf(apiPod(""))
+	completed := listedOf(apiPod("", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
 	fill := map[string]func(*Reporter){
 		"list": func(r *Reporter) {
-			list := map[string]podState{"ordered": state("ordered"), "completed": completed, "completed, ordered": completed}
+			list := map[string]*listed{"ordered": running, "completed": completed, "completed, ordered": completed}
 			for i := range 2 * maxStates {
-				list[fmt.Sprint(i)] = state("")
+				list[fmt.Sprint(i)] = running
 			}
 			r.replace(list)
 		},

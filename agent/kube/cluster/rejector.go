@@ -178,22 +178,44 @@ func (r *Rejector) arrived(p *corev1.Pod) {
 	}
 }
 
-// observe takes the state of a pod from the watch. It finds a rejection that the kubelet has undone.
+// observe takes the state of a pod from the watch.
 func (r *Rejector) observe(p *corev1.Pod) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	j := r.rejected[string(p.UID)]
+	if r.rejected[string(p.UID)] != nil {
+		r.see(listedOf(p))
+	}
+}
+
+// see has a rejection written again that the kubelet has undone.
+func (r *Rejector) see(p *listed) {
+	j := r.rejected[p.uid]
 	if j == nil {
 		return
 	}
-	s := stateOf(p)
 	// The watch may show a write before its answer is there.
-	if n := s.writes(j.decided); n >= j.writes && n < maxWrites && !s.deleting && s.undone() && unstarted(p) {
-		j.writes, j.again, j.version = n, true, p.ResourceVersion
+	if n := p.state.writes(j.decided); n >= j.writes && n < maxWrites && !p.state.deleting && p.state.undone() && p.unstarted {
+		j.writes, j.again, j.version = n, true, p.version
 		r.notify()
+	}
+}
+
+// replace takes the states of all pods of the node, after a time without a watch.
+func (r *Rejector) replace(pods map[string]*listed) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid := range r.rejected {
+		if p := pods[uid]; p != nil {
+			r.see(p)
+		} else {
+			delete(r.rejected, uid)
+		}
 	}
 }
 

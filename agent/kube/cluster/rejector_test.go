@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -508,6 +509,33 @@ func TestRejectionIsWrittenAgain(t *testing.T) {
 		t.Errorf("%d writes after a container has started; want none", a.sent-writes-2)
 	}
 	a.api.change(watch.Deleted, a.pod("web-a"))
+	a.until("end", func() bool {
+		a.rejector.mu.Lock()
+		defer a.rejector.mu.Unlock()
+		return len(a.rejector.rejected) == 0
+	})
+}
+
+// The kubelet may write its status, and the pod may go, while there is no watch.
+func TestRejectionUndoneWithoutWatch(t *testing.T) {
+	t.Parallel()
+	a := startAdmission(t)
+	a.add(newPod("a", licence), kube.AffinityRejected, 1)
+	uid := a.pod("web-a").UID
+	a.api.set(func() {
+		a.api.gone = true
+		a.api.version++
+		p := a.api.pods[uid].DeepCopy()
+		p.ResourceVersion = fmt.Sprint(a.api.version)
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodPending, "", ""
+		a.api.pods[uid] = p
+	})
+	a.until("second write", func() bool { return strings.HasSuffix(a.pod("web-a").Annotations[annotationEvicted], "/2") })
+	a.want("web-a", corev1.PodFailed, "NodeAffinity")
+	a.api.set(func() {
+		a.api.gone = true
+		delete(a.api.pods, uid)
+	})
 	a.until("end", func() bool {
 		a.rejector.mu.Lock()
 		defer a.rejector.mu.Unlock()

@@ -281,12 +281,12 @@ func (r *Reporter) ordered(uid string) bool {
 // replace takes the states of all pods of the node. The pod of an order that is not among them
 // is read by itself: the list may be older than the order. All events that are newer than the
 // list follow.
-func (r *Reporter) replace(pods map[string]podState) {
+func (r *Reporter) replace(pods map[string]*listed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pods = make(map[string]podState, min(len(pods), maxStates))
-	for uid, s := range pods {
-		r.keep(uid, s)
+	for uid, p := range pods {
+		r.keep(uid, p.state)
 	}
 	r.notify()
 }

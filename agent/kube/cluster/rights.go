@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,10 +51,29 @@ type resourceAttributes struct {
 	Subresource string `json:"subresource,omitempty"`
 }
 
-// cannotReport returns why evictions can't be reported to this API server, in one line with the
+// selfReview is a SelfSubjectReview of authentication.k8s.io/v1.
+type selfReview struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Status     struct {
+		UserInfo struct {
+			Username string              `json:"username"`
+			Extra    map[string][]string `json:"extra"`
+		} `json:"userInfo"`
+	} `json:"status"`
+}
+
+// nodeNameKey has the name of the node that the token of a service account is bound to, itself or by its pod
+// (k8s.io/apiserver/pkg/authentication/serviceaccount: NodeNameKey). The policies of deploy/kubernetes go by it.
+const nodeNameKey = "authentication.kubernetes.io/node-name"
+
+// cannotReport returns why evictions of a node's pods can't be reported to this API server, in one line with the
 // remedy; "" if they can. An error means that this is not known.
-func (c *client) cannotReport(ctx context.Context) (string, error) {
+func (c *client) cannotReport(ctx context.Context, node string) (string, error) {
 	why, err := c.missing(ctx)
+	if why == "" && err == nil {
+		why, err = c.unbound(ctx, node)
+	}
 	if err != nil && outcomeOf(err) != later {
 		return oneLine(fmt.Sprintf("API server %s does not say whether evictd-kube may report evictions: %s: bind the ClusterRole system:basic-user to its user", c.files.server, err)), nil
 	}
@@ -103,6 +123,29 @@ func lacks(missing []right) string {
 		names = append(names, r.String())
 	}
 	return "the user of evictd-kube may not " + strings.Join(names, ", ") + ": bind the ClusterRole of deploy/kubernetes to it"
+}
+
+// unbound returns why the policies of deploy/kubernetes deny a service account all writes: its token does not name the
+// node. A SelfSubjectAccessReview does not ask policies.
+func (c *client) unbound(ctx context.Context, node string) (string, error) {
+	body, err := c.create(ctx, &selfReview{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"}, "/apis/authentication.k8s.io/v1/selfsubjectreviews")
+	if err != nil {
+		return "", err
+	}
+	var answer selfReview
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", fmt.Errorf("answer to a SelfSubjectReview: %w", err)
+	}
+	user := answer.Status.UserInfo
+	of := user.Extra[nodeNameKey]
+	if !strings.HasPrefix(user.Username, "system:serviceaccount:") || slices.Equal(of, []string{node}) {
+		return "", nil
+	}
+	bound := "is not bound to a node"
+	if len(of) > 0 {
+		bound = fmt.Sprintf("is bound to the node %.60q, not to %q", of[0], node)
+	}
+	return oneLine(fmt.Sprintf("the token of %.120q %s, so the policies of deploy/kubernetes deny its writes: give it one of a pod of this node, or one that is bound to this Node", user.Username, bound)), nil
 }
 
 func (c *client) tooOld(ctx context.Context) (string, error) {
@@ -168,7 +211,7 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 // evictd keeps the last answer. A right that was there is missing only if it still is
 // after ForbiddenDelay.
 func (r *Reporter) checkRights(ctx context.Context, c *client) error {
-	missing, err := c.cannotReport(ctx)
+	missing, err := c.cannotReport(ctx, r.node)
 	if err != nil {
 		return err
 	}

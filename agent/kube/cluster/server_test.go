@@ -33,6 +33,7 @@ type apiServer struct {
 	old, gone, forbidden bool
 	nodeForbidden        bool
 	unsure               bool          // the rights can't be checked
+	user                 any           // the UserInfo of a SelfSubjectReview
 	name, bootID         string        // of the Node
 	minor                string        // version of Kubernetes 1
 	stalled              chan struct{} // if not nil, watches send nothing until it is closed
@@ -80,7 +81,7 @@ func write(t *testing.T, path, content string) {
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	token, old, forbidden, unsure, name, bootID, minor := a.token, a.old, a.forbidden, a.unsure, a.name, a.bootID, a.minor
-	nodeForbidden := a.nodeForbidden
+	nodeForbidden, user := a.nodeForbidden, a.user
 	a.mu.Unlock()
 	q := r.URL.Query()
 	switch {
@@ -97,6 +98,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, map[string]string{"major": "1", "minor": minor})
 	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
 		answer(w, map[string]any{"status": map[string]bool{"allowed": true}})
+	case strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
+		answer(w, map[string]any{"status": map[string]any{"userInfo": user}})
 	case a.report != nil && r.URL.Path != "/api/v1/pods":
 		a.report(w, r)
 	case r.URL.Path != "/api/v1/pods":

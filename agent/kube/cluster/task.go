@@ -255,8 +255,8 @@ func (t *task) plainFirst(p *podState) bool {
 
 // undone reports whether the kubelet has taken back the last write and may be contradicted. A state
 // follows that write if it is newer, or has its annotation, which others may have changed since. After
-// a write without the annotation no older state of the pod is kept ([Reporter.keep]); after an answer
-// without a version an older one costs one more write.
+// a write without the annotation no older state of the pod is kept ([Reporter.keep]), except by a list that the
+// API server has answered from before that write; this, and an answer without a version, cost one more write.
 func (t *task) undone(p *podState) bool {
 	newer := t.version != 0 && p.version > t.version
 	follows := t.plain || newer || p.writes(t.order.Decided) >= t.written

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -203,19 +204,20 @@ func (s *store) Delete(obj any) error {
 
 func (s *store) Replace(list []any, _ string) error {
 	pods := make([]*kube.Pod, 0, len(list))
-	states := make(map[string]podState, len(list))
+	states := make(map[string]*listed, len(list))
 	for _, obj := range list {
 		obj, err := reduce(obj) // a list without a watch is not transformed
 		if err != nil {
 			return err
 		}
 		l := obj.(*listed)
-		states[l.uid] = l.state
+		states[l.uid] = l
 		if l.facts != nil {
 			pods = append(pods, l.facts)
 		}
 	}
 	s.reporter.replace(states)
+	s.rejector.replace(states)
 	s.feed.Replace(pods)
 	s.r.confirm()
 	return nil
@@ -227,9 +229,16 @@ func (s *store) Transformer() cache.TransformFunc { return reduce }
 
 // listed is what is kept of a pod in a list.
 type listed struct {
-	uid   string
-	state podState
-	facts *kube.Pod // nil if evictd needs none
+	uid       string
+	version   string // the resource version
+	state     podState
+	unstarted bool
+	facts     *kube.Pod // nil if evictd needs none
+}
+
+// listedOf returns what is kept of a pod, without the facts.
+func listedOf(p *corev1.Pod) *listed {
+	return &listed{uid: string(p.UID), version: strings.Clone(p.ResourceVersion), state: stateOf(p), unstarted: unstarted(p)}
 }
 
 // reduce returns what is kept of a pod as a *listed.
@@ -238,7 +247,7 @@ func reduce(obj any) (any, error) {
 	case *listed:
 		return p, nil
 	case *corev1.Pod:
-		l := &listed{uid: string(p.UID), state: stateOf(p)}
+		l := listedOf(p)
 		if relevant(p) {
 			l.facts = factsOf(p)
 		}

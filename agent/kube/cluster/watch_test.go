@@ -410,6 +410,36 @@ func TestOldKubernetes(t *testing.T) {
 	}
 }
 
+// With the token of a service account that does not name the node, nothing is killed: the policies would deny each
+// report.
+func TestTokenOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	account := func(extra map[string][]string) map[string]any {
+		return map[string]any{"username": "system:serviceaccount:evictd:evictd-kube", "extra": extra}
+	}
+	for _, tt := range []struct {
+		user map[string]any
+		want string
+	}{
+		{account(map[string][]string{nodeNameKey: {"n1"}}), ""},
+		{account(nil), `the token of "system:serviceaccount:evictd:evictd-kube" is not bound to a node, so`},
+		{account(map[string][]string{nodeNameKey: {"n2"}}), `is bound to the node "n2", not to "n1", so the policies`},
+		{account(map[string][]string{nodeNameKey: {"n2", "n1"}}), `is bound to the node "n2"`},
+		{map[string]any{"username": "admin"}, ""},
+	} {
+		a := newAPIServer(t)
+		a.user = tt.user
+		a.change(watch.Added, apiPod("a"))
+		kubeconfig, _, _ := a.files(t)
+		n := start(t, kubeconfig, "n1")
+		n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+		n.until("answer about the token", func(kube.Status) bool {
+			why := n.facts.CannotReport()
+			return tt.want != "" && strings.Contains(why, tt.want) || tt.want == why
+		})
+	}
+}
+
 // Another CA than that of the server is named with its file.
 func TestWrongCA(t *testing.T) {
 	t.Parallel()
