@@ -145,7 +145,7 @@ func (c *client) unbound(ctx context.Context, node string) (string, error) {
 	if len(of) > 0 {
 		bound = fmt.Sprintf("is bound to the node %.60q, not to %q", of[0], node)
 	}
-	return oneLine(fmt.Sprintf("the token of %.120q %s, so the policies of deploy/kubernetes deny its writes: give it one of a pod of this node, or one that is bound to this Node", user.Username, bound)), nil
+	return oneLine(fmt.Sprintf("the token of %.120q %s, so the policies of deploy/kubernetes deny its writes: use one of a pod of this node, or one that is bound to this Node", user.Username, bound)), nil
 }
 
 func (c *client) tooOld(ctx context.Context) (string, error) {
