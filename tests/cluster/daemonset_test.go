@@ -262,3 +262,44 @@ func TestMixed(t *testing.T) {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 }
+
+// TestLeavingMixed: kubectl apply -k deletes nothing, and the README names what the overlay mixed leaves behind when another
+// overlay is applied in its place. That is a DaemonSet and its configuration, which would give nodes a second pod.
+func TestLeavingMixed(t *testing.T) {
+	readme, err := os.ReadFile("../../deploy/kubernetes/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaced := func(overlay string) (names []string) {
+		for _, doc := range renderOverlay(t, overlay) {
+			var o named
+			if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+				t.Fatal(err)
+			}
+			if o.Metadata.Namespace == "evictd" {
+				names = append(names, strings.ToLower(o.Kind)+"/"+o.Metadata.Name)
+			}
+		}
+		return names
+	}
+	mixed := namespaced("mixed")
+	for _, overlay := range []string{"enforce", "dry-run"} {
+		other := namespaced(overlay)
+		var left []string
+		for _, name := range mixed {
+			if !slices.Contains(other, name) {
+				left = append(left, name)
+			}
+		}
+		slices.Sort(left)
+		slices.Reverse(left) // the DaemonSet before its configuration
+		if command := "    kubectl -n evictd delete " + strings.Join(left, " ") + "\n"; !strings.Contains(string(readme), command) {
+			t.Errorf("overlay %s in place of mixed: the README does not have %q", overlay, command)
+		}
+		for _, name := range other {
+			if !slices.Contains(mixed, name) {
+				t.Errorf("overlay mixed in place of %s leaves %s behind", overlay, name)
+			}
+		}
+	}
+}
