@@ -236,6 +236,7 @@ func TestChartOptions(t *testing.T) {
 		"mountPath: /host/run/k3s/containerd\n": 2,
 		"nodefsPath: /data/kubelet\n":           2,
 		"runtimeEndpoint: unix:///host/run/k3s/containerd/containerd.sock\n": 2,
+		"path: /readyz\n":              2,
 		"seLinuxOptions":               2,
 		"- --log.level=debug\n":        2,
 		"- --log.format=json\n":        2,
@@ -314,6 +315,26 @@ func TestChartToleratesOwnTaints(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("values %q: the DaemonSets tolerate %q; want %q", tt.values, got, want)
+		}
+	}
+}
+
+// TestChartProbe: the probe is at evictd's default address, so there is none with flags of the web server.
+func TestChartProbe(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]int{
+		"[]":                                       1,
+		"[--log.level=debug]":                      1,
+		"['--log.format=text --web.']":             1,
+		"['--web.listen-address=:9908']":           0,
+		"[--log.level=debug, -web.config.file=/a]": 0,
+	} {
+		docs, err := renderChart(t, "evictd", "evictd: {args: "+args+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(strings.Join(docs, ""), "readinessProbe:"); got != want {
+			t.Errorf("args %s: %d readiness probes; want %d", args, got, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/evictd/evictd/agent"
 	"github.com/evictd/evictd/agent/config"
 )
 
@@ -22,7 +24,8 @@ type daemonSet struct {
 		Selector struct {
 			MatchLabels map[string]string `yaml:"matchLabels"`
 		}
-		Template struct {
+		MinReadySeconds int `yaml:"minReadySeconds"`
+		Template        struct {
 			Spec struct {
 				podSecurity  `yaml:",inline"`
 				Containers   []daemonSetContainer
@@ -70,6 +73,9 @@ type daemonSetContainer struct {
 		Privileged        bool
 		Capabilities      struct{ Add, Drop []string }
 	} `yaml:"securityContext"`
+	ReadinessProbe struct {
+		HTTPGet httpGet `yaml:"httpGet"`
+	} `yaml:"readinessProbe"`
 	Resources    struct{ Limits map[string]string }
 	VolumeMounts []struct {
 		Name              string
@@ -80,6 +86,9 @@ type daemonSetContainer struct {
 	} `yaml:"volumeMounts"`
 }
 
+// httpGet is what a probe reads.
+type httpGet struct{ Host, Port, Path, Scheme string }
+
 // containerSecurity is what restricts a container besides its capabilities.
 type containerSecurity struct {
 	AllowPrivilegeEscalation *bool   `yaml:"allowPrivilegeEscalation"`
@@ -89,7 +98,7 @@ type containerSecurity struct {
 	AppArmorProfile          profile `yaml:"appArmorProfile"`
 }
 
-// wantPod and wantContainers are the same in all overlays. The kubelet never evicts the pods, and
+// wantPod, wantContainers and wantProbes are the same in all overlays. The kubelet never evicts the pods, and
 // every node gets one. AppArmor would keep evictd from reading other processes.
 var (
 	wantPod = func() (p podSecurity) {
@@ -101,6 +110,10 @@ var (
 		"evictd":      {AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: true, AppArmorProfile: profile{"Unconfined"}},
 		"evictd-kube": {AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: true, RunAsNonRoot: true},
 	}
+	wantProbes = func() map[string]httpGet {
+		host, port, _ := net.SplitHostPort(agent.Defaults().WebAddress)
+		return map[string]httpGet{"evictd": {Host: host, Port: port, Path: "/readyz"}}
+	}()
 )
 
 // baseUses is what the containers of the base have of the node.
@@ -196,6 +209,9 @@ func uses(t *testing.T, manifest string) map[string][]string {
 	if diff := cmp.Diff(wantPod, d.Spec.Template.Spec.podSecurity); diff != "" {
 		t.Errorf("pods of %s (-want +got):\n%s", d.Metadata.Name, diff)
 	}
+	if d.Spec.MinReadySeconds == 0 {
+		t.Errorf("%s has no minReadySeconds", d.Metadata.Name)
+	}
 	paths := map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
 		paths[v.Name] = v.HostPath.Path
@@ -211,6 +227,9 @@ func uses(t *testing.T, manifest string) map[string][]string {
 		}
 		if _, ok := c.Resources.Limits["memory"]; ok {
 			t.Errorf("%s has a memory limit, by which the kernel's OOM killer would end it", c.Name)
+		}
+		if got, want := c.ReadinessProbe.HTTPGet, wantProbes[c.Name]; got != want {
+			t.Errorf("%s: the readiness probe reads %+v; want evictd's default address, %+v", c.Name, got, want)
 		}
 		list := slices.Clone(s.Capabilities.Add)
 		for _, m := range c.VolumeMounts {
