@@ -440,8 +440,8 @@ func TestChartForOldKubernetes(t *testing.T) {
 	findPrograms(t, helm)
 	const pool = "pools: [{name: a, mode: enforce}]"
 	for _, tt := range []struct{ kubernetes, values, want string }{
-		{"v1.28.15", "{}", "incompatible with Kubernetes v1.28.15"},
-		{"v1.29.0", "{}", ""},
+		{"v1.29.14", "{}", "incompatible with Kubernetes v1.29.14"},
+		{"v1.30.0-gke.1", "{}", ""},
 		{"v1.32.9", "{}", ""},
 		{"v1.32.9", "mode: enforce", "mode enforce needs Kubernetes 1.33 or newer, and this is v1.32.9"},
 		{"v1.32.9", pool, "mode enforce needs Kubernetes 1.33"},
