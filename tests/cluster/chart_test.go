@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -260,6 +261,40 @@ func TestChartOptions(t *testing.T) {
 	}
 	if !slices.Equal(dryRun, []bool{false, true}) {
 		t.Errorf("dryRun of the configurations is %t; want that of the modes", dryRun)
+	}
+}
+
+// TestChartRemovesNulls: a field that is null in the values is not in the configuration, and the chart sets its own value as if
+// it were not in the values.
+func TestChartRemovesNulls(t *testing.T) {
+	t.Parallel()
+	docs, err := renderChart(t, "evictd", `mode: enforce
+config: {kubelet: null, dryRun: null, evictionHard: {nodefs.available: 5%, imagefs.available: null}}
+pools: [{name: a, mode: enforce, config: {kubelet: null, mergeDefaultEvictionSettings: null, evictionHard: {memory.available: null}, kube: {fenceTimeout: null}}}]
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	common := func(more object) object {
+		fields := object{"apiVersion": "evictd.io/v1alpha1", "kind": "AgentConfiguration", "dryRun": false, "kubelet": "auto", "kube": object{"uid": kubeUID}}
+		maps.Copy(fields, more)
+		return fields
+	}
+	want := map[string]object{
+		"ConfigMap evictd": common(object{
+			"evictionHard": object{"memory.available": "500Mi", "nodefs.available": "5%"}, "mergeDefaultEvictionSettings": true,
+		}),
+		"ConfigMap evictd-a": common(object{"evictionHard": object{"nodefs.available": "5%"}}),
+	}
+	got := map[string]object{}
+	for _, doc := range docs {
+		if key, o := parseObject(t, doc); o["kind"] == "ConfigMap" {
+			loadConfig(t, doc)
+			got[key] = o["data"].(object)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("configurations (-want +got):\n%s", diff)
 	}
 }
 

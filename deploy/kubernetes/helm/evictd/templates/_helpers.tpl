@@ -55,11 +55,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- range include "evictd.pools" . | fromJsonArray }}{{ if eq .mode "enforce" }}yes{{ end }}{{ end -}}
 {{- end -}}
 
+{{/* evictd.removeNulls removes the fields that are null from a map, and from those in it: Helm and the merge keep some. */}}
+{{- define "evictd.removeNulls" -}}
+{{- range $field, $value := . -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $ $field }}
+{{- else if kindIs "map" $value }}{{ include "evictd.removeNulls" $value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* evictd.config is the configuration of a DaemonSet. */}}
 {{- define "evictd.config" -}}
 {{- $values := (index . 0).Values -}}
 {{- $pool := index . 1 -}}
 {{- $config := deepCopy $pool.config -}}
+{{- include "evictd.removeNulls" $config -}}
 {{- range $field, $instead := dict "apiVersion" "remove it" "kind" "remove it" "dryRun" "set mode" -}}
 {{- if hasKey $config $field }}{{ fail (printf "config.%s: the chart sets this field: %s" $field $instead) }}{{ end -}}
 {{- end -}}
