@@ -44,7 +44,7 @@ type daemonSet struct {
 				}
 				Volumes []struct {
 					Name     string
-					HostPath struct{ Path string } `yaml:"hostPath"`
+					HostPath struct{ Path, Type string } `yaml:"hostPath"`
 				}
 			}
 		}
@@ -116,20 +116,20 @@ var (
 	}()
 )
 
-// baseUses is what the containers of the base have of the node.
+// baseUses is what the containers of the base have of the node. The kubelet creates some directories if they do not exist.
 var baseUses = map[string][]string{
 	"evictd": {
 		"BPF", "PERFMON", "IPC_LOCK", "SYS_NICE",
 		"config  read-only",
 		"kubelet /var/lib/kubelet read-only HostToContainer",
 		"runtime-root /var/lib/containerd read-only HostToContainer",
-		"logs /var/log/pods recursively read-only",
+		"logs /var/log/pods created recursively read-only",
 		"runtime /run/containerd recursively read-only",
 		"cgroup /sys/fs/cgroup recursively read-only",
-		"run /run/evictd writable",
-		"state /var/lib/evictd writable",
+		"run /run/evictd created writable",
+		"state /var/lib/evictd created writable",
 	},
-	"evictd-kube": {"run /run/evictd read-only", "token  read-only"},
+	"evictd-kube": {"run /run/evictd created read-only", "token  read-only"},
 }
 
 // TestDaemonSet: in the base, which is dry run, evictd has single directories of the node,
@@ -212,9 +212,12 @@ func uses(t *testing.T, manifest string) map[string][]string {
 	if d.Spec.MinReadySeconds == 0 {
 		t.Errorf("%s has no minReadySeconds", d.Metadata.Name)
 	}
-	paths := map[string]string{}
+	paths, created := map[string]string{}, map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
 		paths[v.Name] = v.HostPath.Path
+		if v.HostPath.Type == "DirectoryOrCreate" {
+			created[v.Name] = " created"
+		}
 	}
 	got := map[string][]string{}
 	for _, c := range d.Spec.Template.Spec.Containers {
@@ -243,7 +246,7 @@ func uses(t *testing.T, manifest string) map[string][]string {
 			if at, ok := strings.CutPrefix(m.MountPath, "/host"); ok && at != paths[m.Name] {
 				t.Errorf("%s: %s is mounted at %s", c.Name, paths[m.Name], m.MountPath)
 			}
-			list = append(list, m.Name+" "+paths[m.Name]+mode+strings.TrimRight(" "+m.MountPropagation, " "))
+			list = append(list, m.Name+" "+paths[m.Name]+created[m.Name]+mode+strings.TrimRight(" "+m.MountPropagation, " "))
 		}
 		got[c.Name] = list
 		if c.Name == "evictd-kube" && s.RunAsUser != kubeUID {
