@@ -374,6 +374,21 @@ func TestChartProbe(t *testing.T) {
 	}
 }
 
+// TestChartQuota: the chart has a quota for its pods, but none in kube-system, where it would limit those of others.
+func TestChartQuota(t *testing.T) {
+	t.Parallel()
+	for namespace, want := range map[string]bool{"evictd": true, "kube-system": false} {
+		docs, err := renderChart(t, namespace, "{}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := parseObjects(t, docs)
+		if got := objects["ResourceQuota system-node-critical"] != nil; got != want || objects["DaemonSet evictd"] == nil {
+			t.Errorf("namespace %s: has a quota: %t; want %t", namespace, got, want)
+		}
+	}
+}
+
 // TestChartRefuses: the schema and the chart refuse mistakes, and name them.
 func TestChartRefuses(t *testing.T) {
 	t.Parallel()
