@@ -162,7 +162,9 @@
 //     evictions, the mode is not known yet and nothing is sent either.
 //   - evictd-kube keeps what it has written while it has no session, and calls it stale after
 //     [ordersKept] (SetNode(nil)), also if evictd never connects. In a session evictd sends the state
-//     again each minute while its loop measures; without one for [stateKept] it is stale, too.
+//     again each minute while its loop measures; without one for [stateKept] it is stale, too, also if
+//     evictd crashes again and again in that time. Sessions are looked at when they begin and then each
+//     [StateInterval].
 //   - evictd saves neither states nor numbers. Numbers begin at the time since the boot. evictd-kube
 //     keeps the lastTransitionTime of a condition while its status stays the same
 //     ([NodeCondition]).

@@ -339,6 +339,7 @@ func (f *Feed) sendAll(ctx context.Context, conn net.Conn, hello *Hello, answers
 	f.mu.Unlock()
 	states := time.NewTicker(StateInterval)
 	defer states.Stop()
+	f.expireNode(time.Now()) // sessions may all be shorter than an interval
 	for {
 		batch, wait, err := f.next(time.Now())
 		if err != nil {

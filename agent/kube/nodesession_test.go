@@ -255,6 +255,43 @@ func TestSilentEvictdIsForgotten(t *testing.T) {
 	})
 }
 
+// The same goes for an evictd that crashes again and again before it says anything: no session lasts
+// until its first look, and no time without one lasts a minute.
+func TestCrashingEvictdIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lives = 6 * time.Second
+		s := &Server{Facts: NewFacts(), Node: NewNode(NodeOptions{Log: slog.New(slog.DiscardHandler)}), Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
+		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+		r := &nodeRecorder{feed: f}
+		f.Node = r
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f.run(ctx, "socket", func() (bool, error) {
+				life, stop := context.WithTimeout(ctx, lives)
+				defer stop()
+				kube, evictd := net.Pipe()
+				var serving sync.WaitGroup
+				defer serving.Wait() // a server has one session at a time
+				serving.Go(func() { s.serveConn(life, evictd) })
+				return f.serve(ctx, kube)
+			})
+		}()
+		defer func() { cancel(); <-ended }()
+		time.Sleep(stateKept - time.Second)
+		synctest.Wait()
+		if got := r.String(); got != "" {
+			t.Errorf("states %q before %v; want none", got, stateKept)
+		}
+		time.Sleep(time.Second + lives + longestBackoff)
+		synctest.Wait()
+		if got := r.String(); got != "nothing" {
+			t.Errorf("states %q of an evictd that crashes again and again; want that it is gone", got)
+		}
+	})
+}
+
 // evictd-kube answers states of this session only.
 func TestReportNode(t *testing.T) {
 	f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
