@@ -13,7 +13,9 @@
 // evictd listens and evictd-kube connects ([Server], [Feed]). The socket has mode 0660 and
 // the group of evictd-kube; evictd also compares the peer's user ID (SO_PEERCRED). There is
 // one session at a time. A new connection ends the old session, so that a restarted
-// evictd-kube does not wait for the timeout of its predecessor.
+// evictd-kube does not wait for the timeout of its predecessor. Two that run at once end each
+// other's sessions, at the pace of their back-off: it begins again only after a session of
+// [lastingSession].
 //
 // # Protocol
 //

@@ -20,6 +20,9 @@ const (
 	// The back-off between attempts to connect. evictd listens again within a second after
 	// a restart, and a connect to a unix socket is cheap.
 	firstBackoff, longestBackoff = 100 * time.Millisecond, 5 * time.Second
+	// lastingSession is how long a session lasts after which the back-off begins again: two
+	// evictd-kube end each other's sessions at the pace of the back-off.
+	lastingSession = 2 * longestBackoff
 	// versionBackoff is the back-off after a session with another version: an upgrade
 	// takes minutes.
 	versionBackoff = 30 * time.Second
@@ -190,12 +193,17 @@ func (f *Feed) run(ctx context.Context, socket string, session func() (establish
 	ended := time.Now() // when the last session ended, or the start; zero if its orders are withdrawn
 	f.stated = ended
 	for ctx.Err() == nil {
+		began := time.Now()
 		established, err := session()
 		if ctx.Err() != nil {
 			break
 		}
 		if established {
-			backoff, last, ended = firstBackoff, "", time.Now() // log how it ended
+			last, ended = "", time.Now() // log how it ended
+			backoff = min(backoff, longestBackoff)
+			if ended.Sub(began) >= lastingSession {
+				backoff = firstBackoff
+			}
 		}
 		if !ended.IsZero() && time.Since(ended) >= ordersKept {
 			ended = time.Time{}

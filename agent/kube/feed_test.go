@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -233,6 +234,53 @@ func TestHungEvictd(t *testing.T) {
 		<-done
 		if n := strings.Count(log.String(), "\n"); n != 1 || sessions < 10 {
 			t.Errorf("%d sessions, log:\n%s\nwant one line", sessions, log.String())
+		}
+	})
+}
+
+// Two evictd-kube that end each other's sessions do so slower and slower. After a session that lasted,
+// evictd-kube is back at once.
+func TestShortSessionsAreDelayed(t *testing.T) {
+	type session struct {
+		lasts       time.Duration
+		err         error
+		least, most time.Duration // until the next one
+	}
+	lasting := session{lastingSession, io.EOF, 0, firstBackoff}
+	replaced := session{longestBackoff, io.EOF, longestBackoff / 2, longestBackoff}
+	sessions := []session{lasting}
+	for backoff := 2 * firstBackoff; backoff < longestBackoff; backoff *= 2 {
+		sessions = append(sessions, session{0, io.EOF, backoff / 2, backoff})
+	}
+	sessions = append(sessions, replaced, replaced, replaced, lasting)
+	sessions = append(sessions, session{0, &VersionError{}, versionBackoff / 2, versionBackoff}, replaced, lasting)
+	synctest.Test(t, func(t *testing.T) {
+		var log buffer
+		f := NewFeed("n1", "test", slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		n := 0
+		var ended time.Time
+		f.run(ctx, "socket", func() (bool, error) {
+			if n > 0 {
+				last := sessions[n-1]
+				if wait := time.Since(ended); wait < last.least || wait > last.most {
+					t.Errorf("session %d of %v, ended by %q: the next one after %v; want %v to %v", n, last.lasts, last.err, wait, last.least, last.most)
+				}
+			}
+			if n == len(sessions) {
+				cancel()
+				return false, ctx.Err()
+			}
+			s := sessions[n]
+			n++
+			time.Sleep(s.lasts)
+			ended = time.Now()
+			var version *VersionError
+			return !errors.As(s.err, &version), s.err
+		})
+		if logged := strings.Count(log.String(), "no session with evictd"); logged != len(sessions) {
+			t.Errorf("the ends of %d of %d sessions are logged:\n%s", logged, len(sessions), log.String())
 		}
 	})
 }
