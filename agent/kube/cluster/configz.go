@@ -45,9 +45,9 @@ type Configz struct {
 	wake    chan struct{}
 
 	mu           sync.Mutex
-	connection   *client // nil before the first
-	asked        bool    // evictd has asked at least once
-	certificates string  // of the kubelet, from evictd (PEM)
+	connection   *connection // nil before the first
+	asked        bool        // evictd has asked at least once
+	certificates string      // of the kubelet, from evictd (PEM)
 }
 
 // NewConfigz returns a Configz for the kubelet of a node. Its answers go to a [kube.Feed].
@@ -64,10 +64,10 @@ func (z *Configz) ReadKubelet(r *kube.ReadKubelet) {
 }
 
 // connected makes c the connection for all further reads.
-func (z *Configz) connected(c *client) {
+func (z *Configz) connected(c *client, reload func(error)) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.connection = c
+	z.connection = &connection{c, reload}
 	z.notify()
 }
 
@@ -103,6 +103,7 @@ func (z *Configz) Run(ctx context.Context) {
 		}
 		wait := configzInterval
 		if err != nil {
+			c.renew(err)
 			text := oneLine(err.Error())
 			if text != failing {
 				z.log.Warn("could not read the kubelet's configuration; evictd uses the last known one", "error", text)

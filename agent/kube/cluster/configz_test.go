@@ -281,7 +281,7 @@ func TestConfigzRun(t *testing.T) {
 			defer close(done)
 			z.Run(t.Context())
 		}()
-		z.connected(c)
+		z.connected(c, func(error) {})
 		time.Sleep(time.Hour)
 		if len(got) > 0 {
 			t.Fatalf("read before evictd asked: %+v", <-got)

@@ -24,6 +24,17 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
+// renew reads the configuration again if only that can end an explained error, and returns whether
+// that is so.
+func (c *connection) renew(err error) bool {
+	var e *explained
+	if !errors.As(err, &e) || !e.reload {
+		return false
+	}
+	c.reload(err)
+	return true
+}
+
 // explain returns err as one line with the file, the cause and the remedy.
 func (f *files) explain(err error) error {
 	if err == nil {

@@ -41,7 +41,7 @@ type Marks struct {
 	wake    chan struct{}
 
 	mu         sync.Mutex
-	connection *client         // nil before the first
+	connection *connection     // nil before the first
 	want       *kube.NodeMarks // nil while there is no session
 	written    *kube.NodeMarks // the last that were written
 	reach      reach
@@ -62,10 +62,10 @@ func (m *Marks) SetMarks(want *kube.NodeMarks) {
 }
 
 // connected makes c the connection for all further requests.
-func (m *Marks) connected(c *client) {
+func (m *Marks) connected(c *client, reload func(error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.connection = c
+	m.connection = &connection{c, reload}
 	m.notify()
 }
 
@@ -77,7 +77,7 @@ func (m *Marks) notify() {
 }
 
 // next returns what is to be written and with which connection; nil if there is nothing to do.
-func (m *Marks) next() (*client, *kube.NodeMarks) {
+func (m *Marks) next() (*connection, *kube.NodeMarks) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.connection == nil || m.want == m.written {
@@ -115,7 +115,9 @@ func (m *Marks) Run(ctx context.Context) {
 		}
 		if known = after; err != nil {
 			m.log.Debug("could not write the marks of the Node; trying again", "node", m.node, "error", err)
-			m.answers.ReportMarks(&kube.MarksReport{Number: want.Number, Why: oneLine(c.explainMarks(m.node, err).Error())})
+			reason := c.explainMarks(m.node, err)
+			c.renew(reason)
+			m.answers.ReportMarks(&kube.MarksReport{Number: want.Number, Why: oneLine(reason.Error())})
 			retry.Reset(backoff/2 + rand.N(backoff/2))
 			backoff = min(2*backoff, longestMarksBackoff)
 			continue

@@ -160,7 +160,7 @@ func runMarks(t *testing.T, node *markedNode) (*Marks, marksReports) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.connected(c)
+	m.connected(c, func(error) {})
 	return m, reports
 }
 

@@ -186,8 +186,7 @@ func (r *Reporter) finishNode(a *nodeAction, read *nodeObject, c *connection, er
 		r.recheckRights(now)
 	}
 	reason := c.explainNode(r.node, result, err)
-	if e := (*explained)(nil); errors.As(reason, &e) && e.reload {
-		c.reload(reason)
+	if c.renew(reason) {
 		n.unreachable, alone = true, false // until there are new credentials
 	}
 	level := slog.LevelWarn

@@ -37,7 +37,7 @@ type PeerNodes struct {
 	wake    chan struct{}
 
 	mu         sync.Mutex
-	connection *client // nil before the first
+	connection *connection // nil before the first
 }
 
 // NewPeerNodes returns PeerNodes that have listed nothing.
@@ -46,10 +46,10 @@ func NewPeerNodes(service *peers.Service, uptime func() (time.Duration, error), 
 }
 
 // connected makes c the connection for all further requests.
-func (p *PeerNodes) connected(c *client) {
+func (p *PeerNodes) connected(c *client, reload func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.connection = c
+	p.connection = &connection{c, reload}
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -98,7 +98,9 @@ func (p *PeerNodes) list(ctx context.Context) error {
 	p.mu.Unlock()
 	nodes, err := c.listNodes(ctx)
 	if err != nil {
-		return c.files.explain(err)
+		err = c.files.explain(err)
+		c.renew(err)
+		return err
 	}
 	return p.service.SetNodes(nodes, at)
 }

@@ -324,11 +324,7 @@ func TestReportWithNewCredentials(t *testing.T) {
 	a.report = func(w http.ResponseWriter, _ *http.Request) { done(w) }
 	a.change(watch.Added, apiPod("0"))
 	kubeconfig, _, ca := a.files(t)
-	inline := func(token string) {
-		write(t, kubeconfig, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-			"clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority":%q}}],
-			"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, a.URL, ca, token))
-	}
+	inline := func(token string) { writeToken(t, kubeconfig, a.URL, ca, token) }
 	inline("first")
 	o := &orders{t: t, api: a, connections: map[string]bool{}}
 	log := slog.New(slog.NewTextHandler(&o.log, nil))

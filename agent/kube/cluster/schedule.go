@@ -305,8 +305,7 @@ func (r *Reporter) postpone(t *task, c *connection, err error, now time.Time) {
 	var answer apierrors.APIStatus
 	t.unreachable = !errors.As(err, &answer)
 	err = c.files.explain(err)
-	if e := (*explained)(nil); errors.As(err, &e) && e.reload {
-		c.reload(err)
+	if c.renew(err) {
 		t.unreachable = true // until there are new credentials
 	}
 	level := slog.LevelWarn

@@ -92,13 +92,13 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	defer cancel(nil)
 	o.Reporter.connected(c, func(err error) { cancel(err) })
 	if o.Marks != nil {
-		o.Marks.connected(c)
+		o.Marks.connected(c, cancel)
 	}
 	if o.PeerNodes != nil {
-		o.PeerNodes.connected(c)
+		o.PeerNodes.connected(c, cancel)
 	}
 	if o.Configz != nil {
-		o.Configz.connected(c)
+		o.Configz.connected(c, cancel)
 	}
 	o.Reporter.awaitRights(ctx)
 	failed := func(err error) error {
