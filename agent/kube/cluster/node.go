@@ -101,7 +101,9 @@ type nodePart struct {
 	// has refused the last request.
 	missing string
 	refused bool
-	races   int // consecutive requests that others have overtaken
+	// waits is set if the Node, as it was last known, needs the request. The state may be another one since.
+	waits bool
+	races int // consecutive requests that others have overtaken
 }
 
 // blocked returns why a request can't be made or has failed.
@@ -196,6 +198,8 @@ func (n *nodeWriter) next(now time.Time, due *time.Time) (a nodeAction, clean bo
 	if n.given {
 		a.conditions, a.heartbeat = n.object.changeConditions(n.state, beat, now), beat
 	}
+	n.parts[writeTaints].waits = len(a.taints.patch) > 0
+	n.parts[writeConditions].waits = len(a.conditions) > 0 && !n.leftOver(a.conditions)
 	clean = len(a.taints.patch) == 0 && (len(a.conditions) == 0 || n.leftOver(a.conditions) && n.parts[writeConditions].stuck())
 	switch {
 	case len(a.taints.patch) > 0 && n.ready(writeTaints, now, due) != noStep:
@@ -279,20 +283,16 @@ func (n *nodeWriter) refused(a *nodeAction) bool {
 	return false
 }
 
-// why returns the reasons why the Node does not have all that it should have.
-func (n *nodeWriter) why(a *nodeAction) string {
+// why returns the reasons why the Node does not have all that it should have. After a write that has
+// failed, the Node must be read first, and the reason remains.
+func (n *nodeWriter) why() string {
 	var reasons []string
-	add := func(reason string) {
-		if reason != "" && !slices.Contains(reasons, reason) {
+	for step := range n.parts {
+		p := &n.parts[step]
+		reason := p.blocked()
+		if reason != "" && (p.waits || nodeStep(step) == readNode) && !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
-	}
-	add(n.parts[readNode].blocked())
-	if len(a.taints.patch) > 0 {
-		add(n.parts[writeTaints].blocked())
-	}
-	if len(a.conditions) > 0 && !n.leftOver(a.conditions) {
-		add(n.parts[writeConditions].blocked())
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -192,8 +192,8 @@ func TestNodeRefused(t *testing.T) {
 		t.Errorf("tried again after %v in the end; want minutes", last)
 	}
 	due := w.now
-	if a, clean := w.next(w.now, &due); clean || w.why(&a) != "no" {
-		t.Errorf("clean %t, why %q; want the reason", clean, w.why(&a))
+	if _, clean := w.next(w.now, &due); clean || w.why() != "no" {
+		t.Errorf("clean %t, why %q; want the reason", clean, w.why())
 	}
 	w.denied = noStep
 	w.parts[writeTaints].missing = "a right"
@@ -282,6 +282,47 @@ func TestNodeDelays(t *testing.T) {
 	}
 }
 
+// The reason of a write that has failed remains while the Node is read again, and no longer than the
+// Node needs the write.
+func TestNodeReasonRemains(t *testing.T) {
+	w := newWriter(t)
+	why := func(when, want string) {
+		t.Helper()
+		due := w.now
+		if w.next(w.now, &due); w.why() != want {
+			t.Errorf("%s: reason %q; want %q", when, w.why(), want)
+		}
+	}
+	read := func() {
+		t.Helper()
+		w.now = w.parts[readNode].notBefore
+		if step, _ := w.step(); step != readNode {
+			t.Errorf("request %v; want a read", step)
+		}
+	}
+	w.set(pressure(1))
+	w.now = w.want("state", readNode, writeConditions)
+	w.step() // the read of a heartbeat
+	why("heartbeat", "")
+	w.failed(writeConditions, later, "no answer", 0, w.now)
+	why("heartbeat that has failed", "no answer")
+	read()
+	why("before it is repeated", "no answer")
+	w.now = w.parts[writeConditions].notBefore
+	w.want("repeated", writeConditions)
+	why("written", "")
+
+	w.set(pressure(2, "EvictdMemoryPressure"))
+	why("new state", "")
+	w.node.taints = append(w.node.taints, rawTaint(memory+":NoSchedule")) // carried out
+	w.failed(writeTaints, later, "lost answer", 0, w.now)
+	why("taint without an answer", "lost answer")
+	read()
+	why("taint that is there", "")
+	w.failed(writeConditions, later, "no answer", 0, w.now)
+	why("conditions", "no answer")
+}
+
 // Only what the Node really has counts: a taint that can't be decoded is another's.
 func TestOwnTaint(t *testing.T) {
 	for raw, want := range map[string]string{
@@ -318,7 +359,7 @@ func TestNodeLeftOver(t *testing.T) {
 		w.want(name, readNode)
 		due := w.now
 		a, clean := w.next(w.now, &due)
-		if why := w.why(&a); why != tt.why || clean != (tt.why == "") || w.refused(&a) != (tt.why != "") {
+		if why := w.why(); why != tt.why || clean != (tt.why == "") || w.refused(&a) != (tt.why != "") {
 			t.Errorf("%s: why %q, clean %t, refused %t; want why %q", name, why, clean, w.refused(&a), tt.why)
 		}
 		w.parts[writeTaints].missing, w.parts[writeConditions].missing = "", ""

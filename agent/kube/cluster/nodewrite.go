@@ -49,7 +49,7 @@ func (r *Reporter) scheduleNode(now time.Time, next *time.Time) (a nodeAction, u
 		return a, urgent
 	}
 	n.done = n.done || clean
-	answer := kube.NodeReport{Why: n.why(&a), Refused: n.refused(&a)}
+	answer := kube.NodeReport{Why: n.why(), Refused: n.refused(&a)}
 	if n.done {
 		answer.Number = n.state.Number
 	}
