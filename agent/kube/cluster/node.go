@@ -309,7 +309,11 @@ func (n *nodeWriter) achieved(a *nodeAction, read *nodeObject, began, now time.T
 				n.known[key] = began
 			}
 		}
-		if !n.maintains() {
+		switch {
+		case n.maintains():
+		case n.unsure: // else what is carried out late would stay
+			n.unsure, n.heartbeat = false, now.Add(unsureInterval)
+		default:
 			n.heartbeat = time.Time{}
 		}
 		return

@@ -323,6 +323,29 @@ func TestNodeReasonRemains(t *testing.T) {
 	why("conditions", "no answer")
 }
 
+// A taint that the API server writes after the request for it had no answer is removed, also if evictd
+// has no conditions, which would have heartbeats.
+func TestLateTaintIsRemoved(t *testing.T) {
+	w := newWriter(t)
+	w.set(&kube.NodeState{Number: 1})
+	w.want("dry run", readNode)
+	w.failed(writeTaints, later, "no answer", 0, w.now) // the taint of an order, which then ends
+	w.now = w.parts[readNode].notBefore
+	began := w.now
+	w.now = w.want("end of the order", readNode)
+	if d := w.now.Sub(began); d != unsureInterval {
+		t.Fatalf("next look after %v; want %v", d, unsureInterval)
+	}
+	w.node.taints = append(w.node.taints, rawTaint(memory+":NoSchedule"))
+	w.want("taint written late", readNode, writeTaints)
+	if len(w.node.taints) > 0 {
+		t.Errorf("taints %v; want none", taintsOf(w.node.taints))
+	}
+	if due := w.want("nothing to do"); !due.Equal(w.now.Add(time.Hour)) {
+		t.Errorf("due at %v; want never", due)
+	}
+}
+
 // Only what the Node really has counts: a taint that can't be decoded is another's.
 func TestOwnTaint(t *testing.T) {
 	for raw, want := range map[string]string{
