@@ -172,20 +172,21 @@ func (r *Reporter) finishNode(a *nodeAction, read *nodeObject, c *connection, er
 		return
 	}
 	result := nodeOutcomeOf(err)
+	cause := result
 	if result == conflict || result == podGone && a.step != readNode {
 		r.log.Debug("another client has changed the Node; reading it again", "node", r.node, "error", oneLine(err.Error()))
 		n.overtaken(a.step, now)
 		if n.parts[a.step].races < maxRaces {
 			return
 		}
-		result = refused
+		cause, result = conflict, refused
 	}
 	var answer apierrors.APIStatus
 	n.unreachable = !errors.As(err, &answer)
 	if result == forbidden {
 		r.recheckRights(now)
 	}
-	reason := c.explainNode(r.node, result, err)
+	reason := c.explainNode(r.node, cause, err)
 	if c.renew(reason) {
 		n.unreachable, alone = true, false // until there are new credentials
 	}
@@ -281,6 +282,8 @@ func nodeOutcomeOf(err error) outcome {
 // explainNode returns an error of a request about the Node with its remedy.
 func (c *client) explainNode(node string, result outcome, err error) error {
 	switch result {
+	case conflict:
+		return fmt.Errorf("other clients have changed the Node %q before each of %d writes, or a webhook refuses them: %w: find out who writes its taints, with kubectl get node %s -o yaml --show-managed-fields", node, maxRaces, err, node)
 	case podGone:
 		return fmt.Errorf("API server %s has no Node %q: evictd-kube waits for its kubelet to register it", c.files.server, node)
 	case refused, tooLarge:

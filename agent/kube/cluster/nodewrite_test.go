@@ -392,6 +392,9 @@ func TestEndlessRaceIsRefused(t *testing.T) {
 	o.SetNode(pressure(1, "EvictdMemoryPressure"))
 	o.until("conditions", func() bool { return strings.Contains(o.log.String(), "EvictdMemoryPressure=True") })
 	o.until("reason", func() bool { return strings.Contains(o.lastNode().Why, "rejected our request") && o.lastNode().Refused })
+	if why := o.lastNode().Why; !strings.Contains(why, `other clients have changed the Node "n1"`) || !strings.Contains(why, "--show-managed-fields") {
+		t.Errorf("reason %q; want that others change the Node, and how to find it", why)
+	}
 	o.Reporter.mu.Lock()
 	defer o.Reporter.mu.Unlock()
 	if !o.nodes.cannotTaint() {
