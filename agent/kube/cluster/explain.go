@@ -13,6 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
+// refusedTaints is how the admission plugin NodeRestriction refuses a kubelet's user
+// (plugin/pkg/admission/noderestriction). No role helps.
+const refusedTaints = "is not allowed to modify taints"
+
 // explained is an error with its remedy in its text.
 type explained struct {
 	text string
@@ -56,6 +60,8 @@ func (f *files) explain(err error) error {
 	case apierrors.IsUnauthorized(err):
 		e.reload = true
 		e.text = fmt.Sprintf("API server %s refused the credentials (401 Unauthorized): the %s is expired or not valid; renew it", f.server, f.credentials())
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusedTaints):
+		e.text = fmt.Sprintf("API server %s: %s: the %s is a kubelet's; use one of the service account evictd-kube, as deploy/README.md shows", f.server, err, f.credentials())
 	case apierrors.IsForbidden(err):
 		e.text = fmt.Sprintf("API server %s: %s: bind the ClusterRole of deploy/kubernetes to this user", f.server, err)
 	case errors.As(err, &unknownCA):

@@ -127,7 +127,7 @@ func TestReportWaitsForTaint(t *testing.T) {
 		t.Parallel()
 		o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
 			if taints, conditions := aboutNode(w, r); taints || conditions {
-				status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes "n1" is forbidden: is not allowed to modify taints`)
+				status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes "n1" is forbidden: node "n1" is not allowed to modify taints`)
 			} else if r.Method != http.MethodGet {
 				done(w)
 			}
@@ -140,6 +140,9 @@ func TestReportWaitsForTaint(t *testing.T) {
 			t.Errorf("reported after %v; want no wait", took)
 		}
 		o.until("reason", func() bool { return strings.Contains(o.lastNode().Why, "not allowed to modify taints") })
+		if why := o.lastNode().Why; !strings.Contains(why, "service account") || strings.Contains(why, "ClusterRole") {
+			t.Errorf("reason %q; want the remedy for a kubelet's credentials", why)
+		}
 		time.Sleep(3 * time.Second)
 		if n := strings.Count(o.log.String(), "could not write evictd's conditions and taints"); n > 2 {
 			t.Errorf("logged %d times; want once for each kind of request; log:\n%s", n, o.log.String())
