@@ -131,7 +131,7 @@ func (c *client) checkNode(ctx context.Context, name, bootID string) error {
 	var node corev1.Node
 	err := c.rest.Get().Resource("nodes").Name(name).Param("resourceVersion", "0").Do(ctx).Into(&node)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("API server %s knows no node %q: set --node-name to the name that kubectl get nodes shows", c.files.server, name)
+		return fmt.Errorf("API server %s knows no node %q: evictd-kube waits for its kubelet to register it; if kubectl get nodes shows another name, set --node-name to that", c.files.server, name)
 	}
 	if err != nil {
 		return c.files.explain(err)

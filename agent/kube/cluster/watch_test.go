@@ -282,7 +282,7 @@ func TestBadConfiguration(t *testing.T) {
 			}
 		}, []string{"CA: no such file or directory"}},
 		{"broken CA", "n1", func(t *testing.T, _, _, ca string) { write(t, ca, "no PEM") }, []string{"CA"}},
-		{"wrong name", "n2", func(*testing.T, string, string, string) {}, []string{`knows no node "n2"`, "--node-name", "kubectl get nodes"}},
+		{"wrong name", "n2", func(*testing.T, string, string, string) {}, []string{`knows no node "n2"`, "waits for its kubelet", "--node-name", "kubectl get nodes"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
