@@ -178,8 +178,9 @@
 //
 // [NodeMarks] are annotations of the Node object: the advert of the watchdog and the mark of a planned shutdown
 // (agent/selffence). They are sent at the beginning of each session and when they change. evictd-kube writes an advert as
-// it is, with a test of the value that it replaces, not in place of a newer one of the same boot, and not any more after
-// the session: a request that was delayed then changes nothing. A [MarksReport] without a reason says that the API server
+// it is, with a test of the value that it replaces, and not in place of a newer one of the same boot: of what is newer, a
+// request that was delayed changes nothing. After the session evictd-kube begins no further attempt. One that has begun goes
+// on, with at most three reads and three writes. A [MarksReport] without a reason says that the API server
 // has accepted the marks; evictd counts from when it made the advert.
 //
 // The state has the number of nodes that cannot reach the API server, if evictd-kube asks the others

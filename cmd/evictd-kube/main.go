@@ -146,8 +146,8 @@ taints of the Node.
   evictd-kube --kubeconfig FILE --node-name NAME  as a unit
 
 Set kube.uid in evictd's configuration to the user ID of evictd-kube. SIGTERM ends
-evictd-kube: at once if evictd is in dry run, else when evictd has stopped, after 6 seconds
-at most.
+evictd-kube: at once if evictd is in dry run and the Node says so, else when evictd has
+stopped, after 6 seconds at most.
 
 `)
 	flags.PrintDefaults()

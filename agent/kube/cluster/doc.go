@@ -89,10 +89,11 @@
 // cancelled. evictd lifts the fence of the pod then, and the kubelet may start it again. An API
 // server that was paused reads a request before its cancellation and may still carry it out.
 //
-// Each write has the pod's UID as its precondition. Mirror pods, pods that are being deleted, pods
-// that have succeeded and those that have failed with another reason are never written. The last
-// are the kubelet's own victims: it reports them when their containers have ended, not before
-// (pkg/kubelet/status/status_manager.go: mergePodStatus).
+// Each write has the pod's UID as its precondition. Mirror pods, pods that have succeeded and those
+// that have failed with another reason are never written. The last are the kubelet's own victims: it
+// reports them when their containers have ended, not before
+// (pkg/kubelet/status/status_manager.go: mergePodStatus). A pod that is being deleted gets no first
+// report, and is written again only as above.
 //
 // # Node
 //
@@ -162,8 +163,9 @@
 //   - Anything else, and each answer that is not a Status of the API server but a proxy's: again
 //     after a back-off of 0.1 s to 30 s with jitter for this order, and not before Retry-After.
 //
-// As soon as the API server has carried out a write, or accepted a list or a watch, the requests
-// that had no answer are repeated within 0.2 s. An event of the watch is no sign of that.
+// As soon as the API server has carried out a write, answered a read of the Node, or accepted a list
+// or a watch, the requests that had no answer are repeated within 0.2 s. An event of the watch or a
+// read of a pod is no sign of that.
 //
 // # Admission
 //
@@ -177,12 +179,15 @@
 //
 // # Bounds
 //
-// At most ten requests are in flight, of which two create events, and five are writes that were
-// late before. The others have at most five seconds: an API server that is paused can't collect
-// more of them. Writes of the status start before deletions, those before the request about the
-// Node, and that before events; the Node comes first if an order waits for its taint. They use the
-// HTTP/2 connection of the watch. An event that the API server can't create now is repeated four
-// times, the last time after 80 s; events are dropped if 64 wait.
+// At most ten requests of the Reporter are in flight, of which two create events, and five are writes
+// that were late before. The others have at most five seconds: an API server that is paused can't
+// collect more of them. Not among the ten are the list and the watch, and one request at a time of each
+// of [Rejector], [Marks], [Configz] and [PeerNodes].
+//
+// Writes of the status start before deletions, those before the request about the Node, and that
+// before events; the Node comes first if an order waits for its taint. They use the HTTP/2 connection
+// of the watch. An event that the API server can't create now is repeated four times, the last time
+// after 80 s; events are dropped if 64 wait.
 //
 // Whether evictd-kube has the rights to report, and whether the token of a service account names the
 // node, without which the policies deny each write, is asked at each connection, every five minutes,
