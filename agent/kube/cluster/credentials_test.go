@@ -99,6 +99,16 @@ func TestRefusedCredentialsAreRenewed(t *testing.T) {
 			z.ReadKubelet(&kube.ReadKubelet{})
 			z.Run(ctx)
 		},
+		"check of the rights": func(ctx context.Context, reload func(error)) {
+			r := NewReporter("n1", &orders{}, log)
+			r.connection = &connection{c, reload}
+			r.check(ctx, r.connection)
+		},
+		"Rejector": func(ctx context.Context, reload func(error)) {
+			r := NewReporter("n1", &orders{}, log)
+			r.connection = &connection{c, reload}
+			NewRejector(r, &admission{results: map[string]int{}}, log).decide(ctx, &arrival{uid: "a", decided: time.Now()})
+		},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		var reason error

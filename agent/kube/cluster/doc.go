@@ -15,8 +15,7 @@
 // after a 401, and client certificates when they change. After an error that only new
 // credentials can end, Watch reads the whole configuration again, with the CA: a kubeconfig
 // can contain credentials itself. It does so after such an error of its own requests, and of those
-// of the Reporter, [Marks], [PeerNodes] and [Configz]. The check of the rights and the [Rejector]
-// use the new connection when there is one.
+// of the [Reporter], the [Rejector], [Marks], [PeerNodes] and [Configz].
 //
 // Tenants decide how large pods are, up to 1.5 MB. If the API server sends the list as a
 // watch, evictd-kube decodes one pod at a time and keeps only its facts. Otherwise it needs

@@ -144,7 +144,7 @@ func TestReduceList(t *testing.T) {
 	var list cache.TransformingStore = &store{}
 	transform := list.Transformer()
 	running := apiPod("a")
-	want := &listed{uid: "a", state: stateOf(running), facts: factsOf(running)}
+	want := &listed{uid: "a", version: running.ResourceVersion, state: stateOf(running), unstarted: true, facts: factsOf(running)}
 	failed := apiPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 	for _, tt := range []struct {
 		in   any
@@ -152,7 +152,7 @@ func TestReduceList(t *testing.T) {
 	}{
 		{running, want},
 		{want, want}, // again
-		{failed, &listed{uid: "a", state: stateOf(failed)}},
+		{failed, &listed{uid: "a", version: failed.ResourceVersion, state: stateOf(failed), unstarted: true}},
 	} {
 		got, err := transform(tt.in)
 		if diff := cmp.Diff(any(tt.want), got, cmp.AllowUnexported(listed{}, podState{})); err != nil || diff != "" {

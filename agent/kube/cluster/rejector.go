@@ -261,6 +261,9 @@ func (r *Rejector) decide(parent context.Context, a *arrival) (result string, ag
 	if err == nil {
 		return result, false
 	}
+	if c := r.reporter.link(); c != nil {
+		c.renew(c.files.explain(err))
+	}
 	switch outcomeOf(err) {
 	case podGone:
 		return "", false

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -198,7 +197,7 @@ func (r *Reporter) check(ctx context.Context, c *connection) {
 	case ctx.Err() == nil:
 		reason := c.files.explain(err)
 		// Watch reports what only other credentials can end.
-		if e := (*explained)(nil); r.checkDelay == 0 && !(errors.As(reason, &e) && e.reload) {
+		if !c.renew(reason) && r.checkDelay == 0 {
 			r.log.Warn("could not find out which rights evictd-kube has; trying again", "error", reason)
 		}
 		r.checkDelay = min(max(firstCheckDelay, 2*r.checkDelay), r.ForbiddenDelay)
