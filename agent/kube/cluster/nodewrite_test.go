@@ -49,6 +49,9 @@ func (o *orders) requested(request string) int {
 	return count(o.requests, request)
 }
 
+// tainted changes an order to one that waits for a taint.
+func tainted(o *kube.Order) { o.Taint = memory }
+
 // The phase of a pod and its deletion wait for the taint of the order, those of others do not.
 // Without rights, and after two seconds, they do not wait either.
 func TestReportWaitsForTaint(t *testing.T) {
@@ -66,7 +69,6 @@ func TestReportWaitsForTaint(t *testing.T) {
 			}
 		}
 	}
-	tainted := func(o *kube.Order) { o.Taint = memory }
 	t.Run("written", func(t *testing.T) {
 		t.Parallel()
 		release := make(chan struct{})
@@ -123,31 +125,33 @@ func TestReportWaitsForTaint(t *testing.T) {
 			t.Errorf("reported after %v, with %d writes of the taint; want no wait, and no write", took, o.requested(patchNode))
 		}
 	})
-	t.Run("refused", func(t *testing.T) {
-		t.Parallel()
-		o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
-			if taints, conditions := aboutNode(w, r); taints || conditions {
-				status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes "n1" is forbidden: node "n1" is not allowed to modify taints`)
-			} else if r.Method != http.MethodGet {
-				done(w)
-			}
-		})
-		began := time.Now()
-		id := o.order(0, kube.StageEnded, tainted)
-		o.SetNode(pressure(1, "EvictdMemoryPressure"))
-		o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
-		if took := time.Since(began); took > taintDeadline/2 {
-			t.Errorf("reported after %v; want no wait", took)
-		}
-		o.until("reason", func() bool { return strings.Contains(o.lastNode().Why, "not allowed to modify taints") })
-		if why := o.lastNode().Why; !strings.Contains(why, "service account") || strings.Contains(why, "ClusterRole") {
-			t.Errorf("reason %q; want the remedy for a kubelet's credentials", why)
-		}
-		time.Sleep(3 * time.Second)
-		if n := strings.Count(o.log.String(), "could not write evictd's conditions and taints"); n > 2 {
-			t.Errorf("logged %d times; want once for each kind of request; log:\n%s", n, o.log.String())
+}
+
+// If the taint is refused, reports do not wait for it, and the reason names the remedy.
+func TestReportAfterRefusedTaint(t *testing.T) {
+	t.Parallel()
+	o := startOrders(t, 1, func(_ *orders, _ int, w http.ResponseWriter, r *http.Request) {
+		if taints, conditions := aboutNode(w, r); taints || conditions {
+			status(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes "n1" is forbidden: node "n1" is not allowed to modify taints`)
+		} else if r.Method != http.MethodGet {
+			done(w)
 		}
 	})
+	began := time.Now()
+	id := o.order(0, kube.StageEnded, tainted)
+	o.SetNode(pressure(1, "EvictdMemoryPressure"))
+	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
+	if took := time.Since(began); took > taintDeadline/2 {
+		t.Errorf("reported after %v; want no wait", took)
+	}
+	o.until("reason", func() bool { return strings.Contains(o.lastNode().Why, "not allowed to modify taints") })
+	if why := o.lastNode().Why; !strings.Contains(why, "service account") || strings.Contains(why, "ClusterRole") {
+		t.Errorf("reason %q; want the remedy for a kubelet's credentials", why)
+	}
+	time.Sleep(3 * time.Second)
+	if n := strings.Count(o.log.String(), "could not write evictd's conditions and taints"); n > 2 {
+		t.Errorf("logged %d times; want once for each kind of request; log:\n%s", n, o.log.String())
+	}
 }
 
 // A write of the Node comes after those of pods, but before them if an order waits for it.
