@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -102,7 +103,11 @@ func (d *daemon) load() (saved savedState, err error) {
 // restore restores the state of an earlier run, except that of the loop.
 func (d *daemon) restore(saved *savedState) {
 	if saved.err != nil {
-		d.log.Error("could not load the state of an earlier run; grace periods and victims in flight are lost", "error", saved.err)
+		message := "could not load the state of an earlier run; grace periods and victims in flight are lost"
+		if damage := (*state.CorruptError)(nil); errors.As(saved.err, &damage) && damage.Copied {
+			message = "could not load the state of an earlier run; its copy is used"
+		}
+		d.log.Error(message, "error", saved.err)
 		d.startWarnings = append(d.startWarnings, saved.err.Error())
 	}
 	d.metrics.StateSaved(d.store.Err() == nil)

@@ -123,7 +123,7 @@ func (m *containerFDs) openInit(proc kernel.FS) error {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(m.InitPID, 0)
-	if err == unix.ESRCH {
+	if noProcess(err) {
 		return nil
 	}
 	if err != nil {

@@ -123,29 +123,35 @@ func (r *Records) update(uid string, change func(*evict.Record)) (record evict.R
 	return evict.Record{}, false
 }
 
-// Last returns a pod's newest record.
+// last returns the newest record of a pod's evictions; nil if there is none. What the kernel has killed is
+// no eviction. The caller has locked mu.
+func (r *Records) last(uid string) *evict.Record {
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if rec := &r.list[i]; rec.UID == uid && rec.Result != evict.ResultKernel {
+			return rec
+		}
+	}
+	return nil
+}
+
+// Last returns the newest record of a pod's evictions.
 func (r *Records) Last(uid string) (record evict.Record, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := len(r.list) - 1; i >= 0; i-- {
-		if r.list[i].UID == uid {
-			return r.list[i], true
-		}
+	if rec := r.last(uid); rec != nil {
+		return *rec, true
 	}
 	return evict.Record{}, false
 }
 
-// resume makes a pod's newest record pending again. Its times will be those of what is done now.
+// resume makes the newest record of a pod's evictions pending again, if its result is unknown. Its times
+// will be those of what is done now.
 func (r *Records) resume(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := len(r.list) - 1; i >= 0; i-- {
-		if r.list[i].UID == uid && r.list[i].Result == evict.ResultUnknown {
-			rec := &r.list[i]
-			rec.Result, rec.Error = evict.ResultPending, ""
-			rec.SignalSent, rec.FirstGone, rec.LastGone = time.Time{}, time.Time{}, time.Time{}
-			return
-		}
+	if rec := r.last(uid); rec != nil && rec.Result == evict.ResultUnknown {
+		rec.Result, rec.Error = evict.ResultPending, ""
+		rec.SignalSent, rec.FirstGone, rec.LastGone = time.Time{}, time.Time{}, time.Time{}
 	}
 }
 
@@ -179,15 +185,12 @@ func (r *Records) SetReport(uid, answer string, at time.Time) bool {
 	return false
 }
 
-// SetSystemCgroups sets the largest cgroups outside the pods in a pod's newest record.
+// SetSystemCgroups sets the largest cgroups outside the pods in the newest record of a pod's evictions.
 func (r *Records) SetSystemCgroups(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := len(r.list) - 1; i >= 0; i-- {
-		if r.list[i].UID == uid {
-			r.list[i].SystemCgroups = largest
-			return
-		}
+	if rec := r.last(uid); rec != nil {
+		rec.SystemCgroups = largest
 	}
 }
 

@@ -279,3 +279,29 @@ func TestResumedRecordHasNoTimes(t *testing.T) {
 		t.Errorf("record = %+v; want it pending, and without the times of the earlier run", rec)
 	}
 }
+
+// The kill of a process by the kernel is no eviction of its pod: an eviction that is resumed has nothing of it.
+func TestLastIsNoKernelKill(t *testing.T) {
+	var r Records
+	r.Restore([]evict.Record{{UID: "u", Reason: "Evicted", Result: evict.ResultPending}})
+	r.AddKernelKill(evict.Record{UID: "u", Reason: "OOMKilled", Result: evict.ResultKernel})
+	r.SetSystemCgroups("u", []evict.CgroupUsage{{Cgroup: "/x"}})
+	r.resume("u")
+	if rec, ok := r.Last("u"); !ok || rec.Reason != "Evicted" || rec.Result != evict.ResultPending || len(rec.SystemCgroups) != 1 {
+		t.Errorf("Last() = %+v, %t; want the eviction", rec, ok)
+	}
+	r.AddKernelKill(evict.Record{UID: "other", Result: evict.ResultKernel})
+	if rec, ok := r.Last("other"); ok {
+		t.Errorf("Last() = %+v; want none", rec)
+	}
+}
+
+// An older record is not resumed in place of the newest.
+func TestResumeNewestRecord(t *testing.T) {
+	var r Records
+	r.Restore([]evict.Record{{UID: "u", Result: evict.ResultUnknown}, {UID: "u", Result: evict.ResultKilled}})
+	r.resume("u")
+	if list := r.List(); list[0].Result != evict.ResultUnknown || list[1].Result != evict.ResultKilled {
+		t.Errorf("records = %+v; want them unchanged", list)
+	}
+}

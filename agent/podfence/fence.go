@@ -115,7 +115,7 @@ func (f *Fence) change(order, note string, forks bool) (err error) {
 	f.table.mu.Lock()
 	defer f.table.mu.Unlock()
 	if f.state.Load() != set {
-		return nil
+		return ErrBusy // it was lifted meanwhile
 	}
 	another := note != "" && order != f.mark.order
 	complete := f.mark.forks && !forks

@@ -82,7 +82,7 @@ func Open(o Options) (*Table, Found, error) {
 		if f != nil {
 			found.Fences = append(found.Fences, Left{f, m.order, m.note})
 		} else {
-			problems = append(problems, fmt.Errorf("mark of pod %s: %w", m.uid, err))
+			problems = append(problems, fmt.Errorf("mark of pod %s: %w; its containers may not be able to start until evictd is restarted without this error", m.uid, err))
 		}
 		// The mark of a fence that can't be opened stays for the next start.
 		t.used[m.slot].Store(true)

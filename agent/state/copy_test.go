@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,5 +71,33 @@ func TestCopy(t *testing.T) {
 	s.RemoveCopy()
 	if _, err := os.Lstat(s.copy); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("copy after RemoveCopy: %v; want none", err)
+	}
+}
+
+// A state that is damaged loses nothing that the copy has.
+func TestCopyOfDamagedState(t *testing.T) {
+	for name, damage := range map[string]func(*Store) error{
+		"moved aside": func(s *Store) error { return os.WriteFile(filepath.Join(s.dir, fileName), []byte("{"), 0o600) },
+		"stays": func(s *Store) error {
+			path := filepath.Join(s.dir, fileName)
+			return errors.Join(os.WriteFile(path, []byte("{"), 0o600), os.MkdirAll(filepath.Join(path+corruptSuffix, "x"), 0o700))
+		},
+	} {
+		s, err := OpenOrDegrade(t.TempDir(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		clock := Clock{BootID: "b1", Uptime: time.Minute, Now: time.Now()}
+		saved := Saved{Decision: evict.State{Victims: []evict.Victim{{UID: "v"}}}}
+		if err := errors.Join(s.SaveCopy(saved, clock), damage(s)); err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := s.Load(clock)
+		var corrupt *CorruptError
+		if !errors.As(err, &corrupt) || !corrupt.Copied || len(got.Decision.Victims) != 1 || !strings.Contains(err.Error(), "its copy is used") {
+			t.Errorf("%s: Load() = %+v, %v; want the victim of the copy, and the damage", name, got.Decision, err)
+		}
+		s.RemoveCopy()
 	}
 }

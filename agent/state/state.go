@@ -252,41 +252,51 @@ func (s *Store) removeTemporary() {
 
 // CorruptError reports a state file that could not be read or parsed. The file was
 // moved to MovedTo for inspection. If MovedTo is empty, the file could not be moved and
-// is still at Path.
+// is still at Path. Copied is set if Load has used the copy of the state instead.
 type CorruptError struct {
 	Path, MovedTo string
+	Copied        bool
 	Err           error
 }
 
 func (e *CorruptError) Error() string {
+	what := "was moved to " + e.MovedTo
 	if e.MovedTo == "" {
-		return fmt.Sprintf("state file %s is unusable and could not be moved aside; state is not saved: %v", e.Path, e.Err)
+		what = "could not be moved aside; state is not saved"
 	}
-	return fmt.Sprintf("state file %s is unusable and was moved to %s: %v", e.Path, e.MovedTo, e.Err)
+	if e.Copied {
+		what += "; its copy is used"
+	}
+	return fmt.Sprintf("state file %s is unusable and %s: %v", e.Path, what, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Load returns the saved state as far as it is still valid, with its times
-// converted to clock: that of the copy, if it is the newer one of this boot. note says what was dropped
-// and why; it is empty if nothing was dropped. Without a state file Load returns an empty Saved and a nil
-// error. Any error is a *CorruptError, and the agent can continue with an empty state.
+// converted to clock: that of the copy, if it is the newer one of this boot, or the state is damaged. note
+// says what was dropped and why; it is empty if nothing was dropped. Without a state file Load returns an
+// empty Saved and a nil error. Any error is a *CorruptError, and the agent can continue with what Load returns.
 func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	f, err := read(path)
+	var damage *CorruptError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s.noteMissed(fileName)
 	case err != nil:
-		return Saved{}, "", s.moveAside(path, err)
+		damage = s.moveAside(path, err)
 	}
 	if copied := s.readCopy(clock); copied != nil && (f == nil || f.BootID != copied.BootID || f.Uptime < copied.Uptime) {
 		f = copied
 	}
-	if f == nil {
-		return Saved{}, "", nil
+	if f != nil {
+		saved, note = f.restore(clock)
 	}
-	return f.restore(clock)
+	if damage != nil {
+		damage.Copied = f != nil
+		return saved, note, damage
+	}
+	return saved, note, nil
 }
 
 // read returns the content of a state file.
@@ -312,21 +322,21 @@ func read(path string) (*file, error) {
 	return &f, nil
 }
 
-func (f *file) restore(clock Clock) (Saved, string, error) {
+// restore returns the state as Load does.
+func (f *file) restore(clock Clock) (saved Saved, note string) {
 	absence := clock.Uptime - f.Uptime
 	switch {
 	case f.BootID != clock.BootID:
 		before := &shutdown.PreviousRun{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, PreviousRun: before}, "timers and victims dropped: they are from another boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, PreviousRun: before}, "timers and victims dropped: they are from another boot"
 	case absence < 0:
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, LastBoot: f.LastBoot}, "timers and victims dropped: they are from a later time of this boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, LastBoot: f.LastBoot}, "timers and victims dropped: they are from a later time of this boot"
 	}
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)
 	f.Shutdown.EachTime(move)
 	eachImageTime(f.Images, move)
 	eachOrderTime(f.Orders, move)
-	note := ""
 	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
 		// A hard memory threshold that was acted on stays Active while it is met. One on a disk or
 		// PIDs that is left to a kubelet may be met for some minutes, which must also end if evictd
@@ -351,13 +361,13 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	}
 	// The goroutine that would have reported a reclaim in progress is gone.
 	f.Decision.Reclaim = nil
-	return f.Saved, note, nil
+	return f.Saved, note
 }
 
 // moveAside renames a file that can't be used. If the rename fails, nothing is
 // saved from then on, because a Save would overwrite a file that an operator may
 // want to inspect.
-func (s *Store) moveAside(path string, cause error) error {
+func (s *Store) moveAside(path string, cause error) *CorruptError {
 	kept := path + corruptSuffix
 	if err := os.Rename(path, kept); err != nil {
 		s.brokenPath = path

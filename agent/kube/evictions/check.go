@@ -10,6 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/kube"
 	"github.com/evictd/evictd/agent/podfence"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -167,12 +168,24 @@ func (e *Evictions) follow(ctx context.Context, v *eviction, now time.Time) {
 		e.drop(v) // the order ended before its fence was set
 	case v.restored:
 		e.recover(ctx, v)
+	case v.fence != nil && !v.fence.IsSet():
+		e.forgetFence(v)
 	case v.fence == nil:
 		e.followUnfenced(v, now)
 	case !v.revived && now.Sub(v.killed) >= lateStart && v.restarted(e.o.Inventory.Running(v.uid).LastStart):
 		e.killRevived(ctx, v)
 	case (v.gaveUp || e.stopping.Load()) && !v.ended:
 		e.endIfEmpty(v) // the actuator reports nothing more
+	}
+}
+
+// forgetFence forgets a fence that is not set: it was lifted, or its cgroup was removed, before the eviction had it. v is
+// a copy, as of drop.
+func (e *Evictions) forgetFence(v *eviction) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if live := e.byUID[v.uid]; live != nil && live.fence == v.fence && e.setting[v.uid] == 0 {
+		live.fence = nil
 	}
 }
 
@@ -214,6 +227,8 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 	r := e.o.Inventory.Running(v.uid)
 	switch {
 	case !r.Known:
+	case !v.refused.IsZero():
+		e.followRefused(v, &r, now)
 	case len(r.Sandboxes) == 0:
 		e.gone(v.uid)
 	case !v.restarted(r.LastStart):
@@ -228,6 +243,23 @@ func (e *Evictions) followUnfenced(v *eviction, now time.Time) {
 		}
 	case now.Sub(v.killed) >= lateReport && !e.reported(v.uid):
 		e.end(v, "its kubelet has started it again, and it was not reported in time")
+	}
+}
+
+// followRefused looks for the end of a pod that was refused. The runtime may list its sandbox only
+// later, and the kubelet may start a container while the report is on its way: then the report ends it.
+func (e *Evictions) followRefused(v *eviction, r *pods.Running, now time.Time) {
+	switch {
+	case e.reported(v.uid):
+		if len(r.Sandboxes) == 0 {
+			e.gone(v.uid)
+		}
+	case r.Containers == 0:
+	case v.exclusive != "":
+		// Its phase would become Failed while it runs.
+		e.end(v, "no container of it had run, and one runs now")
+	case now.Sub(v.refused) >= lateReport:
+		e.end(v, "a container of it runs now, and it was not reported in time")
 	}
 }
 

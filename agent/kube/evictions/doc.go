@@ -28,8 +28,10 @@
 //
 // A pod that is refused before any of its containers has run is only reported
 // ([Evictions.Refuse]): the order begins with its last stage, and nothing is killed or fenced. The
-// kubelet stops the pod when it sees the report. The order ends when the runtime has no sandbox of
-// the pod and the answer has come. If a container starts nevertheless, the decision evicts the pod.
+// kubelet stops the pod when it sees the report. The order ends when the answer has come and the
+// runtime has no sandbox of the pod. If a container starts nevertheless, the decision evicts the pod, while
+// there is pressure. The order is given up if it is not reported within 10 s then, at once for a pod that
+// must not run twice: it would end a pod for a reason of the past.
 //
 // # Pods without a fence
 //

@@ -96,6 +96,7 @@ type eviction struct {
 	gaveUp      bool            // the actuator no longer waits for the processes
 	unfencedEnd bool            // ended was reported while the fence was being set
 	revived     bool            // the kubelet has started a container again
+	refused     time.Time       // when the pod was refused before any container of it had run; zero if it was not
 	void        string          // why the order has to be withdrawn
 	// restored is set for an eviction of an earlier run until it is known what goes on.
 	// reported is set if evictd-kube had reported it by then.
@@ -174,7 +175,7 @@ func (e *Evictions) Refuse(order *evict.Order, decided time.Time) error {
 	}
 	e.mu.Lock()
 	if e.byUID[order.UID] == nil {
-		e.byUID[order.UID] = &eviction{uid: order.UID, pod: order.Pod, id: id, ended: true}
+		e.byUID[order.UID] = &eviction{uid: order.UID, pod: order.Pod, id: id, exclusive: e.o.Exclusive(order.UID), ended: true, refused: decided}
 	}
 	e.mu.Unlock()
 	e.notify()

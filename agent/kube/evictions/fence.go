@@ -173,17 +173,28 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 	}
 	v.id, v.restored, v.void = id, false, ""
 	if killed {
-		v.killed, v.killedAt, v.revived, v.ended = now, max(now.UnixNano(), x.LastStart), false, false
+		v.killed, v.killedAt, v.revived, v.ended, v.refused = now, max(now.UnixNano(), x.LastStart), false, false, time.Time{}
 	}
 	known := *v
 	e.mu.Unlock()
 	e.notify()
-	// A fence that takes a second is no longer waited for (agent/act). The record of an eviction
-	// that is resumed may have the end of containers that an earlier run killed.
-	if rec, _ := e.o.Records.Last(uid); rec.Result == evict.ResultPending && rec.LastGone.After(e.started) {
-		e.ended(uid)
-	}
+	e.catchUp(uid, killed)
 	return known, nil
+}
+
+// catchUp takes what was reported of an eviction before it was known here: a fence that takes a second is
+// no longer waited for (agent/act). The record of an eviction that is resumed may have the end of containers
+// that an earlier run killed.
+func (e *Evictions) catchUp(uid string, killed bool) {
+	rec, ok := e.o.Records.Last(uid)
+	switch {
+	case !ok || !rec.LastGone.After(e.started):
+	case rec.Result == evict.ResultPending:
+		e.ended(uid)
+	case killed:
+		// All is reported. Run looks at the pod's cgroup.
+		e.update(uid, func(v *eviction) { v.gaveUp = true })
+	}
 }
 
 // causeOf returns the cause of an order, which a resumed one may have in its record only.

@@ -133,3 +133,21 @@ func TestOwns(t *testing.T) {
 		t.Error("the earlier fence of the pod is taken for the one that is just being set")
 	}
 }
+
+// A fence that was lifted before its eviction had it is no fence: the eviction goes on without one.
+func TestFenceLiftedBefore(t *testing.T) {
+	n := newNode(t)
+	n.evict(false)
+	n.fence()
+	n.Evictions.mu.Lock()
+	f := n.byUID[testUID].fence
+	n.Evictions.mu.Unlock()
+	if err := f.Lift(); err != nil {
+		t.Fatal(err)
+	}
+	n.checkNow()
+	n.removePod()
+	if n.checkNow(); n.checkNow() {
+		t.Errorf("the pod is followed after its end\n%s", n.log)
+	}
+}

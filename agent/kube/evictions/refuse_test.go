@@ -54,3 +54,40 @@ func TestRefusedPodIsKilled(t *testing.T) {
 		t.Errorf("order %+v; want another one than that of the refusal", o)
 	}
 }
+
+// A refused pod whose sandbox the runtime does not list yet goes on: it may start later. Then it is not reported any
+// more, but for a short time if it may run twice.
+func TestRefusedPodStarts(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		exclusive string
+		restart   bool
+		after     time.Duration
+		goesOn    bool
+	}{
+		{name: "just refused", after: lateReport - time.Second, goesOn: true},
+		{name: "late", after: lateReport + time.Second},
+		{name: "must not run twice", exclusive: kube.ExclusiveStatefulSet, after: time.Second},
+		{name: "late, after a restart", restart: true, after: lateReport + time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			n.exclusive = tt.exclusive
+			n.running = pods.Running{Known: true}
+			n.refusePod()
+			if tt.restart {
+				n.save()
+				n.restart(false)
+				n.decided = true
+			}
+			if !n.checkNow() {
+				t.Fatal("the pod is not followed until its sandbox is listed")
+			}
+			n.running = pods.Running{Known: true, Sandboxes: []string{"sandbox"}, Containers: 1, LastStart: time.Now().UnixNano()}
+			n.check(t.Context(), time.Now().Add(tt.after))
+			if goesOn := n.order() != nil; goesOn != tt.goesOn {
+				t.Errorf("the order goes on: %t; want %t\n%s", goesOn, tt.goesOn, n.log)
+			}
+		})
+	}
+}

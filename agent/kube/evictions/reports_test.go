@@ -256,3 +256,16 @@ func TestStopSeesEnd(t *testing.T) {
 	}
 	n.wantFenced(false)
 }
+
+// Everything was reported before the fence began to be set, by a goroutine that got no CPU. Run looks at the cgroup.
+func TestFinishedBeforeFence(t *testing.T) {
+	n := newNode(t, exclusive)
+	n.evict(false)
+	n.report(act.LastGone)
+	n.report(act.Finished)
+	n.fence()
+	n.wantStage(kube.StageKilled)
+	n.exited()
+	n.checkNow()
+	n.wantStage(kube.StageEnded)
+}

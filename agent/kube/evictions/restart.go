@@ -49,6 +49,9 @@ func (e *Evictions) Restore(saved []kube.SavedOrder, dryRun bool) {
 			uid: o.Order.UID, pod: o.Order.Namespace + "/" + o.Order.Name, id: o.Order.ID, exclusive: o.Order.Exclusive,
 			killed: o.Killed, killedAt: cmp.Or(o.KilledAt, o.Killed.UnixNano()), ended: o.Ended, restored: true, reported: wasReported(o.Answer),
 		}
+		if o.Killed.IsZero() && o.Ended {
+			e.byUID[o.Order.UID].refused = o.Began
+		}
 	}
 	for _, f := range e.found {
 		if v := e.byUID[f.UID()]; v != nil && v.fence == nil {
@@ -81,6 +84,8 @@ func (e *Evictions) recover(ctx context.Context, v *eviction) {
 		if e.endIfEmpty(v) {
 			e.known(v.uid)
 		}
+	case len(r.Sandboxes) == 0 && !v.refused.IsZero():
+		e.known(v.uid) // its sandbox may not be listed yet
 	case len(r.Sandboxes) == 0:
 		e.gone(v.uid)
 	case v.exclusive != "":
@@ -106,7 +111,7 @@ func (e *Evictions) recoverRunning(ctx context.Context, v *eviction, lastStart i
 	case !decided || e.stopping.Load(): // the loop may resume the eviction
 	case dryRun:
 		e.end(v, "dry run")
-	case v.killed.IsZero() && v.ended: // it was refused
+	case !v.refused.IsZero():
 		e.end(v, "no container of it had run, and one runs now")
 	case v.killed.IsZero():
 		e.end(v, "nothing of it was killed, and its grace period is not known any more")
