@@ -46,8 +46,8 @@ type Fencer interface {
 	// Fence sets the fence of the pod of a job. It may block for the kernel's cgroup locks. If
 	// it fails, the kubelet may start the pod again. It is called for a Reported job, right
 	// after the kill, on a goroutine of its own, and not for a pod of which no container may
-	// be killed, or whose containers had all ended, unless in its grace period. A container whose cgroup is not proven has
-	// an empty Cgroup. It is also called for a Shutdown job, Reported or not, and possibly more
+	// be killed, or whose containers had all ended, unless in its grace period. A container
+	// whose cgroup is not proven has an empty Cgroup. It is also called for a Shutdown job, Reported or not, and possibly more
 	// than once: first with Stopping, if it has several containers. On cgroup v1 there is no fence
 	// that lets processes fork, so that call does nothing.
 	Fence(job *Job) error

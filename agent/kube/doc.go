@@ -137,10 +137,10 @@
 //  1. A UID has at most one order. An ID is never used again.
 //  2. The order of a pod that must not run twice reaches the stage ended only when no process
 //     of the pod's containers is left, as evictd itself has seen. No answer changes a stage.
-//  3. A fence is lifted after its order has ended here, and the withdrawal is sent at once: evictd-kube is
-//     not to report a pod as Failed that its kubelet may start again. A request that the API server has
-//     received before may still take effect, and one of an evictd-kube that has not read the withdrawal yet. evictd-kube withdraws all orders itself when it
-//     had no session for [ordersKept].
+//  3. A fence is lifted after its order has ended here, and the withdrawal is sent at once: evictd-kube
+//     is not to report a pod as Failed that its kubelet may start again. A request that the API server
+//     has received before may still take effect, and one of an evictd-kube that has not read the
+//     withdrawal yet. evictd-kube withdraws all orders itself when it had no session for [ordersKept].
 //  4. Orders survive a restart of either side. evictd saves them (agent/state) and sends them
 //     all at the beginning of each session. evictd-kube finds in the pod's object what it has done,
 //     by Order.Decided, which therefore stays as it is when the wall clock is set. The timers

@@ -104,6 +104,7 @@ func (r *Rejector) assert(ctx context.Context, j *rejection) {
 		r.mu.Unlock()
 	}
 	if err != nil {
+		c.renew(c.files.explain(err))
 		r.log.Warn("could not write the rejection of a pod again that the kubelet had undone", "pod", j.namespace+"/"+j.name, "write", write,
 			"again", again, "error", oneLine(err.Error()))
 		return

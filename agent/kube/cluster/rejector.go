@@ -185,17 +185,13 @@ func (r *Rejector) observe(p *corev1.Pod) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.rejected[string(p.UID)] != nil {
-		r.see(listedOf(p))
+	if j := r.rejected[string(p.UID)]; j != nil {
+		r.see(j, listedOf(p))
 	}
 }
 
 // see has a rejection written again that the kubelet has undone.
-func (r *Rejector) see(p *listed) {
-	j := r.rejected[p.uid]
-	if j == nil {
-		return
-	}
+func (r *Rejector) see(j *rejection, p *listed) {
 	// The watch may show a write before its answer is there.
 	if n := p.state.writes(j.decided); n >= j.writes && n < maxWrites && !p.state.deleting && p.state.undone() && p.unstarted {
 		j.writes, j.again, j.version = n, true, p.version
@@ -210,9 +206,9 @@ func (r *Rejector) replace(pods map[string]*listed) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid := range r.rejected {
+	for uid, j := range r.rejected {
 		if p := pods[uid]; p != nil {
-			r.see(p)
+			r.see(j, p)
 		} else {
 			delete(r.rejected, uid)
 		}

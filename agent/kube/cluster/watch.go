@@ -90,7 +90,7 @@ func (o *Options) watch(ctx context.Context, r *health) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	o.Reporter.connected(c, func(err error) { cancel(err) })
+	o.Reporter.connected(c, cancel)
 	if o.Marks != nil {
 		o.Marks.connected(c, cancel)
 	}

@@ -186,9 +186,9 @@ func (e *Evictions) begin(order *evict.Order, grace time.Duration, killed bool) 
 // no longer waited for (agent/act). The record of an eviction that is resumed may have the end of containers
 // that an earlier run killed.
 func (e *Evictions) catchUp(uid string, killed bool) {
-	rec, ok := e.o.Records.Last(uid)
+	rec, _ := e.o.Records.Last(uid)
 	switch {
-	case !ok || !rec.LastGone.After(e.started):
+	case !rec.LastGone.After(e.started):
 	case rec.Result == evict.ResultPending:
 		e.ended(uid)
 	case killed:
