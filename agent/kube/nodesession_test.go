@@ -207,25 +207,32 @@ func TestNodeIsForgotten(t *testing.T) {
 	})
 }
 
+// recordSessions runs the sessions of a Feed and records its states of the Node until end is called.
+func recordSessions(t *testing.T, session func(context.Context, *Feed) (established bool, err error)) (r *nodeRecorder, end func()) {
+	t.Helper()
+	f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
+	r = &nodeRecorder{feed: f}
+	f.Node = r
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.run(ctx, "socket", func() (bool, error) { return session(ctx, f) })
+	}()
+	return r, func() { cancel(); <-ended }
+}
+
 // What evictd set is stale, too, if it says nothing about the Node for three minutes in a session.
 func TestSilentEvictdIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := NewNode(NodeOptions{Log: slog.New(slog.DiscardHandler)})
 		s := &Server{Facts: NewFacts(), Node: node, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
-		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
-		r := &nodeRecorder{feed: f}
-		f.Node = r
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			f.run(ctx, "socket", func() (bool, error) {
-				kube, evictd := net.Pipe()
-				go s.serveConn(ctx, evictd)
-				return f.serve(ctx, kube)
-			})
-		}()
-		defer func() { cancel(); <-ended }()
+		r, end := recordSessions(t, func(ctx context.Context, f *Feed) (bool, error) {
+			kube, evictd := net.Pipe()
+			go s.serveConn(ctx, evictd)
+			return f.serve(ctx, kube)
+		})
+		defer end()
 		time.Sleep(stateKept + StateInterval)
 		synctest.Wait()
 		if got := r.String(); got != "nothing" {
@@ -261,24 +268,16 @@ func TestCrashingEvictdIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lives = 6 * time.Second
 		s := &Server{Facts: NewFacts(), Node: NewNode(NodeOptions{Log: slog.New(slog.DiscardHandler)}), Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
-		f := NewFeed("n1", "test", slog.New(slog.DiscardHandler))
-		r := &nodeRecorder{feed: f}
-		f.Node = r
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			f.run(ctx, "socket", func() (bool, error) {
-				life, stop := context.WithTimeout(ctx, lives)
-				defer stop()
-				kube, evictd := net.Pipe()
-				var serving sync.WaitGroup
-				defer serving.Wait() // a server has one session at a time
-				serving.Go(func() { s.serveConn(life, evictd) })
-				return f.serve(ctx, kube)
-			})
-		}()
-		defer func() { cancel(); <-ended }()
+		r, end := recordSessions(t, func(ctx context.Context, f *Feed) (bool, error) {
+			life, stop := context.WithTimeout(ctx, lives)
+			defer stop()
+			kube, evictd := net.Pipe()
+			var serving sync.WaitGroup
+			defer serving.Wait() // a server has one session at a time
+			serving.Go(func() { s.serveConn(life, evictd) })
+			return f.serve(ctx, kube)
+		})
+		defer end()
 		time.Sleep(stateKept - time.Second)
 		synctest.Wait()
 		if got := r.String(); got != "" {

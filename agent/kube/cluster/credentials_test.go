@@ -18,12 +18,31 @@ import (
 	"github.com/evictd/evictd/agent/kube"
 )
 
-// writeToken writes a kubeconfig that contains a token.
-func writeToken(t *testing.T, kubeconfig, server, ca, token string) {
+// withRefusedToken starts a Reporter that watches the pods with a token in its kubeconfig, which the API server then
+// refuses while the watch goes on. renew puts the new one there. marks can be nil.
+func withRefusedToken(t *testing.T, a *apiServer, marks *Marks) (o *orders, renew func()) {
 	t.Helper()
-	write(t, kubeconfig, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+	a.change(watch.Added, apiPod("0"))
+	kubeconfig, _, ca := a.files(t)
+	set := func(token string) {
+		write(t, kubeconfig, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority":%q}}],
-		"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, server, ca, token))
+		"users":[{"name":"u","user":{"token":%q}}],"contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}`, a.URL, ca, token))
+	}
+	set("first")
+	o = &orders{t: t, api: a, connections: map[string]bool{}}
+	log := slog.New(slog.NewTextHandler(&o.log, nil))
+	o.Reporter = NewReporter("n1", o, log)
+	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", BootID: testBoot, Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Marks: marks, Log: log})
+	o.until("list", func() bool {
+		o.Reporter.mu.Lock()
+		defer o.Reporter.mu.Unlock()
+		return len(o.pods) == 1
+	})
+	a.mu.Lock()
+	a.token = "second"
+	a.mu.Unlock()
+	return o, func() { set("second") }
 }
 
 // Marks are written with credentials that were renewed while the watch went on with the old ones.
@@ -31,32 +50,18 @@ func TestMarksWithNewCredentials(t *testing.T) {
 	t.Parallel()
 	a := newAPIServer(t)
 	a.report = (&markedNode{version: 1, annotations: map[string]string{"x": "y"}}).ServeHTTP
-	a.change(watch.Added, apiPod("0"))
-	kubeconfig, _, ca := a.files(t)
-	writeToken(t, kubeconfig, a.URL, ca, "first")
-	o := &orders{t: t, api: a, connections: map[string]bool{}}
-	log := slog.New(slog.NewTextHandler(&o.log, nil))
-	o.Reporter = NewReporter("n1", o, log)
 	reports := make(marksReports, 100)
-	m := NewMarks("n1", reports, log)
+	m := NewMarks("n1", reports, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { m.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", BootID: testBoot, Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Marks: m, Log: log})
-	o.until("list", func() bool {
-		o.Reporter.mu.Lock()
-		defer o.Reporter.mu.Unlock()
-		return len(o.pods) == 1
-	})
-	a.mu.Lock()
-	a.token = "second" // the watch goes on
-	a.mu.Unlock()
+	_, renew := withRefusedToken(t, a, m)
 	m.SetMarks(&kube.NodeMarks{Number: 1, Watchdog: advertText("b", 1, true)})
 	if got := reports.next(t); !strings.Contains(got, "401") {
 		t.Errorf("answer %q; want that the credentials are refused", got)
 	}
-	writeToken(t, kubeconfig, a.URL, ca, "second")
+	renew()
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		got := reports.next(t)
 		if got == "1" {
@@ -108,6 +113,12 @@ func TestRefusedCredentialsAreRenewed(t *testing.T) {
 			r := NewReporter("n1", &orders{}, log)
 			r.connection = &connection{c, reload}
 			NewRejector(r, &admission{results: map[string]int{}}, log).decide(ctx, &arrival{uid: "a", decided: time.Now()})
+		},
+		"Rejector that writes again": func(ctx context.Context, reload func(error)) {
+			r := NewReporter("n1", &orders{}, log)
+			r.connection = &connection{c, reload}
+			r.SetNode(pressure(1))
+			NewRejector(r, &admission{results: map[string]int{}}, log).assert(ctx, &rejection{arrival: arrival{uid: "a", namespace: "default", name: "web-a", decided: time.Now()}})
 		},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -322,25 +322,10 @@ func TestReportWithNewCredentials(t *testing.T) {
 	t.Parallel()
 	a := newAPIServer(t)
 	a.report = func(w http.ResponseWriter, _ *http.Request) { done(w) }
-	a.change(watch.Added, apiPod("0"))
-	kubeconfig, _, ca := a.files(t)
-	inline := func(token string) { writeToken(t, kubeconfig, a.URL, ca, token) }
-	inline("first")
-	o := &orders{t: t, api: a, connections: map[string]bool{}}
-	log := slog.New(slog.NewTextHandler(&o.log, nil))
-	o.Reporter = NewReporter("n1", o, log)
-	o.run(Options{Kubeconfig: kubeconfig, Node: "n1", BootID: testBoot, Software: "test", Feed: kube.NewFeed("n1", "test", log), Reporter: o.Reporter, Log: log})
-	o.until("list", func() bool {
-		o.Reporter.mu.Lock()
-		defer o.Reporter.mu.Unlock()
-		return len(o.pods) == 1
-	})
-	a.mu.Lock()
-	a.token = "second" // the watch goes on
-	a.mu.Unlock()
+	o, renew := withRefusedToken(t, a, nil)
 	id := o.order(0, kube.StageEnded)
 	o.until("refusal", func() bool { return o.has(id, kube.AnswerDelayed) })
-	inline("second")
+	renew()
 	o.until("report", func() bool { return o.has(id, kube.AnswerReported) })
 }
 

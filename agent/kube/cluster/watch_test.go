@@ -397,17 +397,27 @@ func TestForbidden(t *testing.T) {
 func TestOldKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, minor := range []string{"32", "33", "33+"} {
-		a := newAPIServer(t)
-		a.minor = minor
-		a.change(watch.Added, apiPod("a"))
-		kubeconfig, _, _ := a.files(t)
-		n := start(t, kubeconfig, "n1")
-		n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
-		n.until("version", func(kube.Status) bool {
-			why := n.facts.CannotReport()
-			return minor == "32" && strings.Contains(why, `Kubernetes "1"."32": evictd-kube reports to 1.33 and later`) || minor != "32" && why == ""
-		})
+		want := ""
+		if minor == "32" {
+			want = `Kubernetes "1"."32": evictd-kube reports to 1.33 and later`
+		}
+		wantCannotReport(t, want, func(a *apiServer) { a.minor = minor })
 	}
+}
+
+// wantCannotReport checks why nothing can be reported to an API server, whose pods are watched; "" means that it can.
+func wantCannotReport(t *testing.T, want string, change func(*apiServer)) {
+	t.Helper()
+	a := newAPIServer(t)
+	change(a)
+	a.change(watch.Added, apiPod("a"))
+	kubeconfig, _, _ := a.files(t)
+	n := start(t, kubeconfig, "n1")
+	n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
+	n.until("answer about reports", func(kube.Status) bool {
+		why := n.facts.CannotReport()
+		return want != "" && strings.Contains(why, want) || want == why
+	})
 }
 
 // With the token of a service account that does not name the node, nothing is killed: the policies would deny each
@@ -427,16 +437,7 @@ func TestTokenOfAnotherNode(t *testing.T) {
 		{account(map[string][]string{nodeNameKey: {"n2", "n1"}}), `is bound to the node "n2"`},
 		{map[string]any{"username": "admin"}, ""},
 	} {
-		a := newAPIServer(t)
-		a.user = tt.user
-		a.change(watch.Added, apiPod("a"))
-		kubeconfig, _, _ := a.files(t)
-		n := start(t, kubeconfig, "n1")
-		n.until("watching", func(s kube.Status) bool { return s.Watching && n.has("a") })
-		n.until("answer about the token", func(kube.Status) bool {
-			why := n.facts.CannotReport()
-			return tt.want != "" && strings.Contains(why, tt.want) || tt.want == why
-		})
+		wantCannotReport(t, tt.want, func(a *apiServer) { a.user = tt.user })
 	}
 }
 
