@@ -186,12 +186,13 @@ func (r *auditReader) podEvents(a *auditEvent) ([]Event, error) {
 	default:
 		return nil, nil
 	}
+	// The response to a deletion is the pod, too. Its successor, with the same name, may be bound already.
+	var p corev1.Pod
+	if err := json.Unmarshal(a.ResponseObject, &p); err != nil {
+		return nil, err
+	}
 	switch a.Verb {
 	case "create":
-		var p corev1.Pod
-		if err := json.Unmarshal(a.ResponseObject, &p); err != nil {
-			return nil, err
-		}
 		return []Event{{Kind: PodCreated, Object: p.Name}}, nil
 	case "delete":
 		var options metav1.DeleteOptions
@@ -201,9 +202,9 @@ func (r *auditReader) podEvents(a *auditEvent) ([]Event, error) {
 			}
 		}
 		if options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0 {
-			return []Event{{Kind: PodRemoved, Object: name, Node: r.pods[name]}}, nil
+			return []Event{{Kind: PodRemoved, Object: name, Node: p.Spec.NodeName}}, nil
 		}
-		return []Event{{Kind: PodDeleted, Object: name, Node: r.pods[name]}}, nil
+		return []Event{{Kind: PodDeleted, Object: name, Node: p.Spec.NodeName}}, nil
 	}
 	return nil, nil
 }

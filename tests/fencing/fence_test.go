@@ -45,7 +45,7 @@ func check(t *testing.T, c *Cluster, began time.Time) []Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("events since the loss of a:\n%s", Print(events, began))
+	t.Logf("events since the loss:\n%s", Print(eventsSince(events, began), began))
 	for _, v := range Violations(events) {
 		t.Errorf("released too early: %s", v)
 	}

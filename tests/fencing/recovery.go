@@ -2,6 +2,7 @@ package fencing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,11 +13,14 @@ import (
 // Recovered is the last detail of a NodeFence whose node is back.
 var Recovered = string(fence.Recovery) + "/" + string(fence.Done) + "/" + string(fence.Recovered)
 
-// recoverySteps are the events of a fence that ends with the node's return, in their order.
-var recoverySteps = []struct {
+// recoveryStep is an event of a fence that ends with the node's return.
+type recoveryStep struct {
 	kind   Kind
 	detail string
-}{
+}
+
+// recoverySteps are the events of such a fence, in their order.
+var recoverySteps = []recoveryStep{
 	{Lost, ""},
 	{FenceCreated, ""},
 	{Quarantined, ""},
@@ -25,7 +29,6 @@ var recoverySteps = []struct {
 	{FenceChanged, "Power-Management/Running/Releasing"},
 	{OutOfService, ""},
 	{PodRemoved, ""},
-	{AttachmentDeleted, ""},
 	{InService, ""},
 	{CommandOn, ""},
 	{Booted, ""},
@@ -33,10 +36,18 @@ var recoverySteps = []struct {
 	{Unquarantined, ""},
 }
 
+// detachSteps are those of the volume. kube-controller-manager may detach it before the pod is removed: its garbage
+// collector of pods marks a pod of such a node as Failed before it removes it, and a failed pod needs no volume.
+var detachSteps = []recoveryStep{{OutOfService, ""}, {AttachmentDeleted, ""}, {InService, ""}}
+
 // CheckRecovery returns an error unless a fence of a lost node went through all steps, in their order.
 func CheckRecovery(events []Event, lost string) error {
+	return errors.Join(checkSteps(events, lost, recoverySteps), checkSteps(events, lost, detachSteps))
+}
+
+func checkSteps(events []Event, lost string, steps []recoveryStep) error {
 	rest := events
-	for _, step := range recoverySteps {
+	for _, step := range steps {
 		i := slices.IndexFunc(rest, func(e Event) bool {
 			return e.Kind == step.kind && (e.Object == lost || e.Node == lost) && (step.detail == "" || step.detail == e.Detail) && !e.Ignored
 		})
@@ -66,12 +77,24 @@ func CheckProof(f *fence.Proof, off time.Time, interval time.Duration) error {
 	return nil
 }
 
-// AwaitRecovery returns when a fence of a lost node has ended with its return, and the pod runs on another node.
+// AwaitRecovery returns when a fence of a lost node has ended with its return, and the pod runs on another node. The
+// timeline has the events of both then.
 func (c *Cluster) AwaitRecovery(ctx context.Context, lost, other string) error {
-	return c.Await(ctx, "the recovery of "+lost, func(s *Snapshot) bool {
+	if err := c.Await(ctx, "the recovery of "+lost, func(s *Snapshot) bool {
 		f := s.Fences[lost]
 		return fenceDetail(&f) == Recovered && s.Ready[lost] && len(s.Taints[lost]) == 0 &&
 			s.PodNode == other && s.PodRunning && slices.Equal(s.Attached, []string{other})
+	}); err != nil {
+		return err
+	}
+	// The API server shows a write before the audit log has it.
+	return c.poll(ctx, "the recovery of "+lost+" in the audit log", func() (bool, error) {
+		events, err := c.Timeline.Events()
+		slices.Reverse(events)
+		taint, _ := Find(events, Quarantined, On(lost))
+		removed, _ := Find(events, Unquarantined, On(lost))
+		runs, _ := Find(events, PodRuns, func(e *Event) bool { return e.Object == PodName })
+		return err == nil && removed.At.After(taint.At) && runs.Node == other, err
 	})
 }
 
