@@ -1,6 +1,6 @@
 #!/bin/sh
-# failures.sh LOG prints, of a verbose test log, the output of each test that failed: its first and its last lines, or the
-# end of the log if none did.
+# failures.sh LOG prints, of a verbose test log, the output of each test that failed: its first and its last lines, and the
+# first line of each message between them; or the end of the log if no test failed.
 set -eu
 awk '
 	# Tests of one package run beside each other: "=== NAME" says whose lines follow.
@@ -15,8 +15,12 @@ awk '
 			name = order[i]; n = lines[name]
 			printf "== %s\n", name
 			for (k = 1; k <= n; k++) {
-				if (k <= 40 || k > n - 40) print substr(output[name, k], 1, 400)
-				else if (k == 41) printf "[... %d lines]\n", n - 80
+				line = output[name, k]
+				if (k <= 40 || k > n - 40 || line ~ /^ +[A-Za-z0-9_]+\.go:[0-9]+: /) {
+					if (skipped) printf "[... %d lines]\n", skipped
+					skipped = 0
+					print substr(line, 1, 400)
+				} else skipped++
 			}
 		}
 	}' "$1"
