@@ -12,14 +12,22 @@ import (
 // confinedProfile is containerd's AppArmor profile for containers, as the kernel shows it.
 const confinedProfile = "cri-containerd.apparmor.d (enforce)"
 
+// missingAppArmor returns what a runtime needs to confine containers and the machine does not have.
+func missingAppArmor() string {
+	if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err != nil || strings.TrimSpace(string(enabled)) != "Y" {
+		return "a kernel with AppArmor"
+	}
+	if _, err := exec.LookPath("apparmor_parser"); err != nil {
+		return "the package apparmor"
+	}
+	return ""
+}
+
 // TestConfinedEviction: of a pod that AppArmor confines all processes are killed, and its kubelet can't start it again
 // while the API server is away: it is fenced.
 func TestConfinedEviction(t *testing.T) {
-	if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err != nil || strings.TrimSpace(string(enabled)) != "Y" {
-		t.Skip("needs a kernel with AppArmor")
-	}
-	if _, err := exec.LookPath("apparmor_parser"); err != nil {
-		t.Skip("needs the package apparmor")
+	if missing := missingAppArmor(); missing != "" {
+		t.Skip("needs " + missing)
 	}
 	if !inNamespaces(t) {
 		return

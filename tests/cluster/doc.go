@@ -7,6 +7,9 @@
 // with evictd and evictd-kube beside it. They run in mount and network namespaces of their
 // own and need root.
 //
+// In most of these evictd and evictd-kube run beside the kubelet. TestInstalled has the kubelet run them as the DaemonSet of
+// deploy/kubernetes.
+//
 // TestRandomEvictions evicts 20 pods while others use the CPU and the disk, come and go, and
 // 200 with `make test-evictions` (EVICTIONS=N for another number). Of 200, at least 198 must
 // have the reason Evicted in the last status that the API server has shown. The log has the

@@ -61,11 +61,15 @@ type kubeNodeOptions struct {
 	eviction string // lines of the kubelet's configuration; by default it does not evict
 	audit    bool   // the API server logs writes of the pods' status
 	appArmor bool   // the runtime confines containers
+	installs bool   // what a DaemonSet of evictd needs, too
 }
 
 func startKubeNodeWith(t *testing.T, o kubeNodeOptions) *kubeNode {
 	t.Helper()
 	programs := isolate(t)
+	if o.installs {
+		shareKubeletRoot(t)
+	}
 	t.Setenv(node.ProgramsEnv, programs)
 	dir := sharedDir(t) // the node's own: unknown outside of the namespaces
 	n, err := node.Start(t.Context(), node.Options{Dir: filepath.Join(dir, "node"), Log: t.Output(), MemoryLimit: podsLimit, AppArmor: o.appArmor})
@@ -122,10 +126,15 @@ func (c *kubeNode) until(what string, ok func() bool) {
 // startControllers starts the controllers of the workloads and of nodes, and the scheduler.
 func (c *kubeNode) startControllers() {
 	c.t.Helper()
-	c.check(c.StartControllers([]string{
+	controllers, args := []string{
 		"deployment-controller", "replicaset-controller", "statefulset-controller", "daemonset-controller", "job-controller",
 		"node-lifecycle-controller", "taint-eviction-controller", "garbage-collector-controller", "pod-garbage-collector-controller",
-	}))
+	}, []string(nil)
+	if c.options.installs {
+		controllers = append(controllers, "resourcequota-controller", "root-ca-certificate-publisher-controller")
+		args = []string{"--root-ca-file", c.CA()}
+	}
+	c.check(c.StartControllers(controllers, args...))
 	c.check(c.StartScheduler())
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,9 @@ const namespacesEnv = "CLUSTER_TEST_PROGRAMS"
 // removes them with the last process. The cgroups, containerd and the pods are those of
 // tests/node. If the test is killed, the kernel kills the child and what that has started;
 // the next node removes the rest.
-func inNamespaces(t *testing.T) bool {
+//
+// More packages can be built into the directory of the programs.
+func inNamespaces(t *testing.T, more ...string) bool {
 	t.Helper()
 	if os.Getenv(namespacesEnv) != "" {
 		return true
@@ -40,7 +43,7 @@ func inNamespaces(t *testing.T) bool {
 	}
 	findPrograms(t, etcd, apiServer, controllerManager, scheduler, kubelet, kustomize)
 	dir := sharedDir(t)
-	buildInto(t, dir, "./cmd/evictd", "./cmd/evictd-kube", "./tests/hog")
+	buildInto(t, dir, append(more, "./cmd/evictd", "./cmd/evictd-kube", "./tests/hog")...)
 	args := []string{"-test.v", "-test.run", "^" + t.Name() + "$"}
 	if deadline, ok := t.Deadline(); ok {
 		// The child then says where it was, before this process is killed.
@@ -125,25 +128,31 @@ func bind(t *testing.T, source, target string) {
 // address to it.
 func startLoopback(t *testing.T) {
 	t.Helper()
+	setDevice(t, "lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil })
+	addAddress(t, "lo:1", nodeAddress)
+}
+
+// addAddress gives the loopback device a further address, under an alias.
+func addAddress(t *testing.T, alias, address string) {
+	t.Helper()
+	setDevice(t, alias, unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(net.ParseIP(address).To4()) })
+}
+
+func setDevice(t *testing.T, name string, code uint, set func(*unix.Ifreq) error) {
+	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	request := func(name string, code uint, set func(*unix.Ifreq) error) {
-		t.Helper()
-		r, err := unix.NewIfreq(name)
-		if err == nil {
-			err = set(r)
-		}
-		if err == nil {
-			err = unix.IoctlIfreq(fd, code, r)
-		}
-		if err != nil {
-			t.Fatalf("set up %s: %v", name, err)
-		}
+	r, err := unix.NewIfreq(name)
+	if err == nil {
+		err = set(r)
 	}
-	request("lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil })
-	// An alias: the device keeps 127.0.0.1.
-	request("lo:1", unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{192, 0, 2, 1}) })
+	if err == nil {
+		err = unix.IoctlIfreq(fd, code, r)
+	}
+	if err != nil {
+		t.Fatalf("set up %s: %v", name, err)
+	}
 }

@@ -61,6 +61,10 @@ func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, er
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
 	programs := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", "./cmd/evictd", "./cmd/evictctl", "./cmd/evictd-kube", "./tests/hog", "./tests/bench"}
+	cluster := slices.ContainsFunc(suites, func(s suite) bool { return s.cluster })
+	if cluster {
+		programs = append(programs, "./cmd/evictd-controller", "./deploy/image")
+	}
 	if _, err := goOutput(ctx, programs...); err != nil {
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
@@ -78,7 +82,7 @@ func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, er
 	if err := p.buildTests(ctx, slices.Compact(all)); err != nil {
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
-	if slices.ContainsFunc(suites, func(s suite) bool { return s.cluster }) {
+	if cluster {
 		if err := p.copyClusterPrograms(); err != nil {
 			return nil, fmt.Errorf("build payload: %w", err)
 		}

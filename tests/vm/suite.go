@@ -123,6 +123,7 @@ var suites = []suite{
 		{name: "cluster-faults", run: "^TestEvictionFaults$", takes: 10 * time.Minute, more: true},
 		{name: "cluster-soft-faults", run: "^TestSoftEvictionFaults$", takes: 10 * time.Minute, more: true},
 		{name: "cluster-shutdown", run: "^TestShutdown$", takes: 6 * time.Minute, more: true},
+		{name: "cluster-installed", run: "^TestInstalled$", takes: 6 * time.Minute, more: true},
 	}},
 	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
