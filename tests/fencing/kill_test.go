@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/evictd/evictd/agent/fence"
 	"github.com/evictd/evictd/tests/controlplane"
 )
@@ -17,14 +19,13 @@ type killPoint struct {
 	name string
 	// before is called before the node is lost, after when the controller was killed. Both may be nil.
 	before, after func(*testing.T, *Cluster, string)
-	// reached reports whether the point is reached, by the NodeFence of the lost node and the events since its loss. What is
-	// to be in the timeline must be an event: the API server may not log a request whose client is killed as done.
-	reached func(*Snapshot, string, []Event) bool
+	// reached reports whether the point is reached, by the NodeFence of the lost node and the events since its loss.
+	reached func(c *Cluster, s *Snapshot, lost string, events []Event) bool
 }
 
 // happened reports whether the lost node has an event of a kind, and of a detail if there is one.
-func happened(kind Kind, detail string) func(*Snapshot, string, []Event) bool {
-	return func(_ *Snapshot, lost string, events []Event) bool {
+func happened(kind Kind, detail string) func(*Cluster, *Snapshot, string, []Event) bool {
+	return func(_ *Cluster, _ *Snapshot, lost string, events []Event) bool {
 		return checkSteps(events, lost, []recoveryStep{{kind, detail}}) == nil
 	}
 }
@@ -36,10 +37,10 @@ var killPoints = []killPoint{
 		// The command has arrived, and takes effect after the death of its sender.
 		before: func(t *testing.T, c *Cluster, lost string) { must(t, c.BMCs[lost].Delay(4*time.Second)) },
 		after:  func(t *testing.T, c *Cluster, lost string) { must(t, c.BMCs[lost].Delay(0)) },
-		reached: func(s *Snapshot, lost string, events []Event) bool {
+		reached: func(c *Cluster, s *Snapshot, lost string, events []Event) bool {
 			i := s.Fences[lost].State.Intent
 			_, late := Find(events, CommandOff)
-			return i != nil && i.Action == fence.Off && (switching(lost) || late)
+			return i != nil && i.Action == fence.Off && (switching(c, lost) || late)
 		},
 	},
 	{name: "in Proving", reached: happened(FenceChanged, "Power-Management/Running/Proving")},
@@ -48,22 +49,22 @@ var killPoints = []killPoint{
 		name: "after the release, before the taint is removed",
 		// Without the right to patch nodes the controller can't remove the taint. It loses the right when it has set it.
 		after: func(t *testing.T, c *Cluster, _ string) { nodePatch(t, c, true) },
-		reached: func(s *Snapshot, lost string, events []Event) bool {
-			return happened(FenceChanged, "Power-Management/Running/Released")(s, lost, events) && slices.Contains(s.Taints[lost], outOfServiceTaint)
+		reached: func(c *Cluster, s *Snapshot, lost string, events []Event) bool {
+			return happened(FenceChanged, "Power-Management/Running/Released")(c, s, lost, events) && slices.Contains(s.Taints[lost], outOfServiceTaint)
 		},
 	},
-	{name: "after on, before the node is back", reached: func(s *Snapshot, lost string, events []Event) bool {
+	{name: "after on, before the node is back", reached: func(_ *Cluster, s *Snapshot, lost string, events []Event) bool {
 		_, on := Find(events, CommandOn)
 		return on && !s.Ready[lost]
 	}},
 }
 
-// switching reports whether a BMC has a command that has not yet taken effect.
-func switching(name string) bool {
+// switching reports whether the BMC of a machine has a command that has not yet taken effect.
+func switching(c *Cluster, name string) bool {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	return err == nil && slices.ContainsFunc(files, func(path string) bool {
 		arguments, err := os.ReadFile(path)
-		return err == nil && strings.Contains(string(arguments), "bmc-"+name+"/hook.sh\x00"+name+"\x00set\x00")
+		return err == nil && strings.Contains(string(arguments), filepath.Join(c.Dir, "bmc-"+name, "hook.sh")+"\x00"+name+"\x00set\x00")
 	})
 }
 
@@ -103,7 +104,7 @@ func TestFenceKilledAtEachPoint(t *testing.T) {
 		c.Machines[lost].Isolate()
 		events := awaitPoint(t, c, r, &p, lost, began)
 		leader, _ := r.leader(t)
-		must(t, leader.Kill())
+		kill(t, leader)
 		_, switched := Find(events, CommandOff)
 		t.Logf("%s: killed %v after the loss of %s; switched off before: %t", p.name, time.Since(began).Round(time.Millisecond), lost, switched)
 		if p.after != nil {
@@ -125,6 +126,18 @@ func TestFenceKilledAtEachPoint(t *testing.T) {
 	}
 }
 
+// answerTime is the time that the API server has to answer the requests of a controller that is stopped.
+const answerTime = 300 * time.Millisecond
+
+// kill stops a controller, and kills it when its requests are answered. The API server logs a request whose client is
+// killed as failed, with 504, even if it has carried it out: the timeline would not have it.
+func kill(t *testing.T, p *Controller) {
+	t.Helper()
+	must(t, p.Signal(unix.SIGSTOP))
+	time.Sleep(answerTime)
+	must(t, p.Kill())
+}
+
 // awaitPoint returns when a point is reached, with the events since the loss of the node.
 func awaitPoint(t *testing.T, c *Cluster, r *replicas, p *killPoint, lost string, began time.Time) (events []Event) {
 	t.Helper()
@@ -134,7 +147,7 @@ func awaitPoint(t *testing.T, c *Cluster, r *replicas, p *killPoint, lost string
 		must(t, err)
 		all, err := c.Timeline.Events()
 		must(t, err)
-		if events = eventsSince(all, began); p.reached(s, lost, events) {
+		if events = eventsSince(all, began); p.reached(c, s, lost, events) {
 			return events
 		}
 		if p.name == killPoints[4].name && !refused && slices.Contains(s.Taints[lost], outOfServiceTaint) {
