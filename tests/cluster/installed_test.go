@@ -125,18 +125,25 @@ func (c *kubeNode) serveServiceIP() {
 // DaemonSet is available and evictd has the facts.
 func (c *kubeNode) install(overlay string) {
 	c.t.Helper()
-	differences := strings.NewReplacer(
-		"image: evictd\n", "image: "+imageName+"\n",
-		"path: "+filepath.Dir(control.DefaultSocket)+"\n", "path: "+filepath.Dir(c.control())+"\n",
-		"/var/lib/containerd\n", filepath.Join(c.n.Dir(), "root")+"\n",
-		"/run/containerd\n", c.n.Dir()+"\n",
+	differences := []string{
+		"image: evictd\n", "image: " + imageName + "\n",
+		"path: " + filepath.Dir(control.DefaultSocket) + "\n", "path: " + filepath.Dir(c.control()) + "\n",
+		"/var/lib/containerd\n", filepath.Join(c.n.Dir(), "root") + "\n",
+		"/run/containerd\n", c.n.Dir() + "\n",
 		// The kubelet's filesystem is the machine's, which may be full.
 		"      memory.available: 500Mi\n", fmt.Sprintf("      allocatableMemory.available: %d\n      nodefs.available: 1Mi\n      nodefs.inodesFree: 1\n", podsThreshold),
 		"    kind: AgentConfiguration\n", fmt.Sprintf("    kind: AgentConfiguration\n    cgroupRoot: %s\n    runtimeEndpoint: unix:///host%s\n    evictionPressureTransitionPeriod: %s\n",
 			c.n.CgroupRoot(), c.n.Socket(), c.transition),
-	)
-	for _, doc := range renderOverlay(c.t, overlay) {
-		c.patchObject(differences.Replace(doc), "")
+	}
+	docs := renderOverlay(c.t, overlay)
+	all := strings.Join(docs, "\n")
+	for i := 0; i < len(differences); i += 2 {
+		if !strings.Contains(all, differences[i]) { // it would use a directory of the machine
+			c.t.Fatalf("%s has no %q to replace", overlay, differences[i])
+		}
+	}
+	for _, doc := range docs {
+		c.patchObject(strings.NewReplacer(differences...).Replace(doc), "")
 	}
 	c.until("available DaemonSet of "+overlay, func() bool {
 		d := decode[appsv1.DaemonSet](c.t, c.must("GET", daemonSetPath, ""))
