@@ -66,7 +66,8 @@ func (c *kubeNode) reject(name string) {
 
 // checkRejected checks that the rejected pods of a workload were rejected with the message, have ended and have no process
 // left, and returns the number of them. The kubelet starts a pod at the same time: if it had created a container, it may
-// have removed the reason when that ended.
+// have removed the reason when that ended. While it has undone a rejection, the pod's owner may delete the pod as one too
+// many: then it runs until its grace period ends.
 func (c *kubeNode) checkRejected(name string) (rejected int) {
 	c.t.Helper()
 	for _, s := range c.events.last(name) {
@@ -81,7 +82,8 @@ func (c *kubeNode) checkRejected(name string) (rejected int) {
 		})
 		c.t.Logf("%s: rejected %v after its creation, %d states, a container was created: %t, reason at the end %q",
 			s.Name, at.at.Sub(states[0].at).Round(time.Millisecond), len(states), created, s.Status.Reason)
-		if at.Status.Message != rejectionMessage || s.Status.Phase != corev1.PodFailed || !created && !isRejected(&s) {
+		ended := s.Status.Phase == corev1.PodFailed && (created || isRejected(&s))
+		if at.Status.Message != rejectionMessage || !ended && !s.deleted && s.DeletionTimestamp == nil {
 			c.t.Errorf("%s: message %q; then phase %s, reason %q", s.Name, at.Status.Message, s.Status.Phase, s.Status.Reason)
 		}
 		// The first process of a container ignores a SIGTERM that comes before it has a handler: the kubelet then waits
