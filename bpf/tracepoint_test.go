@@ -3,6 +3,7 @@ package bpf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -76,18 +77,32 @@ func ownCgroup(t *testing.T) uint64 {
 	return 0
 }
 
+// TestReclaim repeats its pass, because the kernel's own reclaim counts, too: a wrong count is wrong in each pass.
 func TestReclaim(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
 	if r.Attachment() != AttachRaw {
 		t.Errorf("Attachment() = %s; want %s", r.Attachment(), AttachRaw)
 	}
-	start, err := r.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
 	runtime.LockOSThread() // a stall begins and ends in one thread
 	defer runtime.UnlockOSThread()
+	own := ownCgroup(t)
+	const passes = 20
+	for pass := 1; ; pass++ {
+		wrong := reclaimPass(t, r, s, own)
+		if wrong == "" {
+			return
+		}
+		if pass == passes {
+			t.Fatalf("the last of %d passes: %s", passes, wrong)
+		}
+	}
+}
+
+// reclaimPass runs the programs and returns what is wrong with what they have counted.
+func reclaimPass(t *testing.T, r *Reclaim, s *Sampler, own uint64) (wrong string) {
+	t.Helper()
+	start, before := reclaimed(t, r, own)
 	for range 2 {
 		runHook(t, r.attached, reclaimProgDirectBegin, 0, 0)
 		tickNow(t, s)
@@ -99,10 +114,7 @@ func TestReclaim(t *testing.T) {
 	runHook(t, r.attached, reclaimProgThrottled, 0, 1000, 300, 2)
 	runHook(t, r.attached, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
 
-	got, err := r.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got, stall := reclaimed(t, r, own)
 	stalled := got.DirectTime - start.DirectTime
 	want := ReclaimCounts{
 		KswapdWakes: start.KswapdWakes + 1, KswapdSleeps: start.KswapdSleeps + 1,
@@ -110,21 +122,29 @@ func TestReclaim(t *testing.T) {
 		Throttles: start.Throttles + 2, ThrottleTime: start.ThrottleTime + 300*time.Microsecond,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Counts() differs (-want +got):\n%s", diff)
+		return "Counts() differs (-want +got):\n" + diff
+	}
+	if stall.Count != before.Count+2 || stall.Time != before.Time+stalled || stall.Longest <= 0 || stall.Longest >= stall.Time || stall.Last <= before.Last {
+		return fmt.Sprintf("stall %+v after %+v; want 2 more in %s", stall, before, stalled)
+	}
+	return ""
+}
+
+// reclaimed returns the counts, and the stalls of a cgroup.
+func reclaimed(t *testing.T, r *Reclaim, own uint64) (counts ReclaimCounts, stall Stall) {
+	t.Helper()
+	counts, err := r.Counts()
+	if err != nil {
+		t.Fatal(err)
 	}
 	stalls, err := r.Stalls(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := ownCgroup(t)
-	i := slices.IndexFunc(stalls, func(stall Stall) bool { return stall.Cgroup == own })
-	if i < 0 {
-		t.Fatalf("Stalls() = %+v; want one of cgroup %d", stalls, own)
+	if i := slices.IndexFunc(stalls, func(stall Stall) bool { return stall.Cgroup == own }); i >= 0 {
+		stall = stalls[i]
 	}
-	stall := stalls[i]
-	if stall.Count != 2 || stall.Time != stalled || stall.Longest <= 0 || stall.Longest >= stall.Time || stall.Last <= 0 {
-		t.Errorf("Stalls() = %+v; want 2 in %s", stall, stalled)
-	}
+	return counts, stall
 }
 
 // After reclaim began, the period is the minimum for some time only.
@@ -132,13 +152,11 @@ func TestReclaimShortensPeriod(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
 	period := func() time.Duration { return time.Duration(tickNow(t, s).Stats.Period) }
-	if got := period(); got != 50*time.Millisecond {
-		t.Fatalf("period = %s; want the maximum", got)
-	}
-	runHook(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
-	if got := period(); got != 200*time.Microsecond {
-		t.Errorf("period after kswapd woke = %s; want the minimum", got)
-	}
+	eventually(t, "the maximum period at first", func() bool { return period() == 50*time.Millisecond })
+	eventually(t, "the minimum period after kswapd woke", func() bool { // once a second at most, and the kernel's may be first
+		runHook(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
+		return period() == 200*time.Microsecond
+	})
 	eventually(t, "the maximum period", func() bool {
 		runHook(t, r.attached, reclaimProgDirectBegin, 0, 0) // one after the other
 		return period() == 50*time.Millisecond

@@ -92,7 +92,7 @@ func nodePatch(t *testing.T, c *Cluster, allowed bool) {
 // lease has expired, which finishes the fence: the machine is switched off once, and its pod runs twice at no time.
 func TestFenceKilledAtEachPoint(t *testing.T) {
 	t.Parallel()
-	c, program := configured(t, policy(map[string]string{"grace": "4s", "untaint_delay": "1s"}))
+	c, program := configured(t, policy(map[string]string{"grace": "4s", "untaint_delay": "3s"}))
 	r := startReplicas(t, c, program, shortLease...)
 	lost, other := "a", "b"
 	for _, p := range killPoints {
@@ -104,7 +104,7 @@ func TestFenceKilledAtEachPoint(t *testing.T) {
 		c.Machines[lost].Isolate()
 		events := awaitPoint(t, c, r, &p, lost, began)
 		leader, _ := r.leader(t)
-		kill(t, leader)
+		kill(t, c, leader)
 		_, switched := Find(events, CommandOff)
 		t.Logf("%s: killed %v after the loss of %s; switched off before: %t", p.name, time.Since(began).Round(time.Millisecond), lost, switched)
 		if p.after != nil {
@@ -126,14 +126,17 @@ func TestFenceKilledAtEachPoint(t *testing.T) {
 	}
 }
 
-// answerTime is the time that the API server has to answer the requests of a controller that is stopped.
+// answerTime is the time that the API server has to answer the requests of a controller that is stopped, after it has
+// carried out a write that came later.
 const answerTime = 300 * time.Millisecond
 
 // kill stops a controller, and kills it when its requests are answered. The API server logs a request whose client is
 // killed as failed, with 504, even if it has carried it out: the timeline would not have it.
-func kill(t *testing.T, p *Controller) {
+func kill(t *testing.T, c *Cluster, p *Controller) {
 	t.Helper()
 	must(t, p.Signal(unix.SIGSTOP))
+	stopped := fields{"metadata": fields{"annotations": fields{"stopped": time.Now().String()}}}
+	must(t, c.Admin.Patch(t.Context(), "/api/v1/namespaces/default", controlplane.MergePatch, stopped))
 	time.Sleep(answerTime)
 	must(t, p.Kill())
 }

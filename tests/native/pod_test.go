@@ -69,7 +69,7 @@ type pod struct {
 	procs []watchedProcess
 }
 
-// watchedProcess is a process with its pidfd.
+// watchedProcess is a process with its pidfd, -1 if it had ended before that could be opened.
 type watchedProcess struct {
 	what string
 	pid  int
@@ -77,6 +77,9 @@ type watchedProcess struct {
 }
 
 func (h *watchedProcess) alive() bool {
+	if h.fd < 0 {
+		return false
+	}
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, 0)
@@ -102,14 +105,21 @@ func runPod(t *testing.T, n *node.Node, spec node.PodSpec) *pod {
 	return p
 }
 
+// watch watches a process of the pod. pid is 0 if the runtime no longer has one: evictd may kill a pod before the runtime
+// has answered that it runs.
 func (p *pod) watch(what string, pid int) {
 	p.t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		p.t.Fatalf("open pidfd of the %s of %s, process %d: %v", what, p.Name, pid, err)
+	h := watchedProcess{what: what, pid: pid, fd: -1}
+	if pid > 0 {
+		switch fd, err := unix.PidfdOpen(pid, 0); {
+		case err == nil:
+			h.fd = fd
+			p.t.Cleanup(func() { unix.Close(fd) })
+		case !errors.Is(err, unix.ESRCH):
+			p.t.Fatalf("open pidfd of the %s of %s, process %d: %v", what, p.Name, pid, err)
+		}
 	}
-	p.t.Cleanup(func() { unix.Close(fd) })
-	p.procs = append(p.procs, watchedProcess{what: what, pid: pid, fd: fd})
+	p.procs = append(p.procs, h)
 }
 
 // key returns the pod's namespace and name as evictd reports them.

@@ -195,12 +195,11 @@ func freeze(t *testing.T, p *pod) {
 func TestSharedMemoryHog(t *testing.T) {
 	n := startNode(t, gibibyte)
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
-	d := newDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/other]}")
 	hog := runPod(t, n, node.PodSpec{Name: "hog", ShmBytes: 600 * mebibyte, Containers: oneContainer(
-		[]string{"tmpfs", "-bytes", fmt.Sprint(520 * mebibyte), "-rate", fmt.Sprint(200 * mebibyte)},
+		[]string{"tmpfs", "-delay", "1h", "-bytes", fmt.Sprint(520 * mebibyte), "-rate", fmt.Sprint(200 * mebibyte)},
 	)})
-	d.start()
-	d.waitPods(2)
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/other]}", other, hog)
+	hog.grow()
 	hog.mustDie()
 	d.waitStatus("freed shared memory", func(s *control.Status) bool {
 		available := s.Signals[signal.AllocatableMemoryAvailable].Available

@@ -72,7 +72,7 @@ func TestKilledDuringGrace(t *testing.T) {
 	n := startNode(t, gibibyte)
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(560*mebibyte, "-ignore-term"))})
-	grace := graceAtLeast(6 * time.Second)
+	grace := graceAtLeast(20 * time.Second)
 	d := startDaemon(t, n, softSettings("1s", fmt.Sprintf("evictionMaxPodGracePeriod: %d", grace/time.Second)), other, hog)
 	hog.grow()
 	s := d.waitStatus("soft victim", func(s *control.Status) bool { return len(s.Victims) == 1 && s.Victims[0].Soft })

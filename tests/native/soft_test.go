@@ -68,7 +68,7 @@ func TestSoftRecovery(t *testing.T) {
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
 	first := runPod(t, n, node.PodSpec{Name: "first", Containers: oneContainer(growArgs(600 * mebibyte))})
 	second := runPod(t, n, node.PodSpec{Name: "second", Containers: oneContainer(growArgs(600 * mebibyte))})
-	grace := graceAtLeast(3 * time.Second)
+	grace := graceAtLeast(10 * time.Second)
 	d := startDaemon(t, n, softSettings(grace.String(), ""), other, first, second)
 	first.grow()
 	s := d.waitStatus("met soft threshold", func(s *control.Status) bool { return softThreshold(t, s).Met })

@@ -148,11 +148,12 @@ func TestForkingHog(t *testing.T) {
 		Name: "hog", HostPID: true,
 		Containers: oneContainer([]string{"forks", "-n", "10", "-bytes", fmt.Sprint(48 * mebibyte), "-relay", "200ms"}),
 	})
-	d := startDaemon(t, n, hardThreshold("700Mi"), other, hog)
+	d := newDaemon(t, n, hardThreshold("700Mi"))
+	d.start() // which kills the hog at once
 	hog.mustDie()
+	rec := d.waitRecord(hog)
 	d.checkVictims(hog)
 	mustLive(t, other)
-	rec := d.waitRecord(hog)
 	if rec.Result != evict.ResultKilled || rec.Processes < 8 {
 		t.Errorf("record of the hog: result %s, %d processes; want killed, at least 8", rec.Result, rec.Processes)
 	}
