@@ -133,7 +133,7 @@ func (b *pair) shorterHistory() {
 func (b *pair) expiredToken() {
 	b.t.Helper()
 	kill(b.t, b.kube)
-	const lifetime = 5 * time.Second
+	const lifetime = 20 * time.Second
 	expires := time.Now().Add(lifetime + time.Second)
 	b.write("token", b.rig.token(lifetime))
 	b.startKube()

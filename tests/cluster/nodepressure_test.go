@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// transitionPeriod is how long the node has a condition after the pressure in these tests.
-const transitionPeriod = 15 * time.Second
+// transitionPeriod is how long the node has a condition after the pressure in these tests: longer than the restart of all
+// programs takes.
+const transitionPeriod = 30 * time.Second
 
 // taintWatch looks for evictd's taint until the test ends.
 type taintWatch struct {

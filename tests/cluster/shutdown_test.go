@@ -82,7 +82,7 @@ const answerTime = 2 * time.Second
 func (c *kubeNode) rehearseShutdown(workloads []*workload, static *workload) {
 	c.t.Helper()
 	pods := c.observed(workloads, static)
-	began := c.begin()
+	_, began := c.begin()
 	for _, w := range workloads {
 		c.t.Logf("rehearsal: %s was reported after %v", w.name, pods[w.name].reportedAfter(began))
 	}
@@ -133,13 +133,14 @@ func (c *kubeNode) waitStatic(w *workload) *corev1.Pod {
 	return &pod
 }
 
-// begin begins a shutdown as an operator does, and returns when.
-func (c *kubeNode) begin() time.Time {
+// begin begins a shutdown as an operator does, between the times that it returns.
+func (c *kubeNode) begin() (before, after time.Time) {
 	c.t.Helper()
+	before = time.Now()
 	if _, err := control.NewClient(c.control()).BeginShutdown(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	return time.Now()
+	return before, time.Now()
 }
 
 // waitStopped waits for the end of the shutdown and returns the state of evictd then.
@@ -197,20 +198,32 @@ func (v *victim) reportedAs() string {
 	return r.ReportAnswer
 }
 
+// saved reports whether evictd has saved the end of the pod's record.
+func (v *victim) saved() bool {
+	content, err := os.ReadFile(filepath.Join(v.c.dir, "state", "state.json"))
+	if err != nil {
+		return false
+	}
+	records := decode[struct{ Records []evict.Record }](v.c.t, content).Records
+	i := slices.IndexFunc(records, func(r evict.Record) bool { return r.UID == string(v.pod.UID) && r.Cause == evict.CauseShutdown })
+	return i >= 0 && records[i].Result != evict.ResultPending
+}
+
 // shutdownReported shuts the node down, and kills evictd while it waits for the end of a pod that
 // ignores SIGTERM.
 func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 	c.t.Helper()
 	pods := c.observed(workloads, static)
-	began := c.begin()
-	for _, name := range []string{"graceful", "exclusive"} {
-		pods[name].reportedAs() // which would else be unknown
+	before, began := c.begin()
+	ended := []*victim{pods["graceful"], pods["exclusive"]}
+	for _, v := range ended {
+		v.reportedAs() // which would else be unknown
 	}
-	time.Sleep(stretched(time.Second)) // until the records are saved
+	c.until("saved records", func() bool { return !slices.ContainsFunc(ended, func(v *victim) bool { return !v.saved() }) })
 	kill(c.t, c.cmd)
 	c.startAgent()
 	end := c.waitStopped(began)
-	checkTimes(pods, began)
+	checkTimes(pods, before, began)
 	c.checkEnd(pods, &end)
 	time.Sleep(stretched(restartTime))
 	for _, v := range pods {
@@ -223,21 +236,21 @@ func (c *kubeNode) shutdownReported(workloads []*workload, static *workload) {
 	}
 }
 
-// checkTimes checks when the pods stopped, and the answers to their reports.
-func checkTimes(pods map[string]*victim, began time.Time) {
+// checkTimes checks when the pods stopped, and the answers to their reports. The shutdown began between two times.
+func checkTimes(pods map[string]*victim, before, began time.Time) {
 	groupEnd := shutdownPeriod - criticalPeriod - time.Second // a second is left for the answers
-	soon, late := preStopTime+stretched(3*time.Second), groupEnd+stretched(2*time.Second)
+	soon, late := preStopTime+stretched(6*time.Second), groupEnd+stretched(2*time.Second)
 	for name, want := range map[string][2]time.Duration{
 		"graceful": {preStopTime, soon}, "exclusive": {preStopTime, soon}, "stubborn": {groupEnd - time.Second, late}, "static": {0, late},
 	} {
 		v := pods[name]
 		if want[0] == preStopTime {
-			if after := v.reportedAfter(began); after > answerTime {
+			if after := v.reportedAfter(before); after > answerTime {
 				v.c.t.Logf("%s was reported after %v, so that the runtime was asked to stop it", name, after)
 				want[0] = 0
 			}
 		}
-		if got := v.emptyAfter(began); got < want[0] || got > want[1] {
+		if got := v.emptyAfter(began); v.emptyAfter(before) < want[0] || got > want[1] {
 			v.c.t.Errorf("%s was stopped after %v; want between %v and %v", name, got, want[0], want[1])
 		} else {
 			v.c.t.Logf("%s was stopped after %v", name, got)
@@ -258,7 +271,12 @@ func (c *kubeNode) checkEnd(pods map[string]*victim, end *control.Status) {
 		}
 	}
 	for _, name := range []string{"stubborn", "static"} {
-		if !pods[name].isFenced() {
+		v := pods[name]
+		r, _ := v.record()
+		v.mu.Lock()
+		unfenced := v.unfenced(&r)
+		v.mu.Unlock()
+		if unfenced {
 			c.t.Errorf("%s was not fenced", name)
 		}
 	}
@@ -298,7 +316,7 @@ func (c *kubeNode) shutdownWithoutServer(workloads []*workload, static *workload
 	c.t.Helper()
 	pods := c.observed(workloads, static)
 	c.pauseAPI()
-	began := c.begin()
+	_, began := c.begin()
 	c.waitStopped(began)
 	time.Sleep(stretched(restartTime)) // the kubelet tries to start the containers again
 	for name, v := range pods {
