@@ -34,8 +34,8 @@ const (
 	// controllers wait for longer and longer before they try again (up to 98 s seen).
 	reconnectTime = 5 * time.Minute
 	apiKilled     = "killed"
-	// softGrace is the grace period of soft evictions. It is longer than a fault.
-	softGrace = 5 * time.Second
+	// softGrace is the grace period of soft evictions. It is longer than a fault and the steps around it.
+	softGrace = 8 * time.Second
 	// softThreshold is met by a hog that takes softHogSize, and podsThreshold is not.
 	softThreshold, softHogSize = 768 * mebibyte, 384 * mebibyte
 )
