@@ -106,6 +106,9 @@ func (c *kubeNode) checkRefused(w *workload) (result string) {
 		return record.Result != "" && record.Result != evict.ResultPending && record.ReportAnswer != ""
 	})
 	c.t.Logf("%s: %s, %s", w.name, record.Result, record.ReportAnswer)
+	if s, _ := first(states, func(s *podState) bool { return s.Status.Phase == corev1.PodFailed }); record.Result == evict.ResultRefused && s.at != failed.at {
+		c.t.Errorf("%s: first Failed with the reason %q, although it had not started", w.name, s.Status.Reason)
+	}
 	ok := record.Result == evict.ResultRefused || record.Result == evict.ResultKilled
 	if record.Cause != evict.CauseAdmission || !ok || record.Message != refusalMessage || record.Error != "" {
 		c.t.Errorf("%s: record %+v; want that of a refusal", w.name, record)
@@ -151,37 +154,36 @@ func TestEvictsTerminatingPod(t *testing.T) {
 		t.Errorf("object gone after %v; want less than its grace period", gone)
 	}
 	<-v.done
-	record := c.checkUnreported(v)
-	if v.unfenced(&record) || len(v.revived) > 0 {
+	if v.fenced.IsZero() || v.lifted || len(v.revived) > 0 {
 		t.Errorf("fenced at %v, lifted %t, later processes %v", v.fenced, v.lifted, v.revived)
 	}
 	if logs := c.restarted(&p.Pod); len(logs) > 0 {
 		t.Errorf("containers ran again: %v", logs)
 	}
+	c.checkUnreported(v)
 }
 
-// checkUnreported checks that a killed pod was recorded, and that nothing was written about it, and returns its record.
-func (c *kubeNode) checkUnreported(v *victim) (record evict.Record) {
+// checkUnreported checks that a killed pod was recorded, and that nothing was written about it.
+func (c *kubeNode) checkUnreported(v *victim) {
 	c.t.Helper()
 	for _, s := range c.events.of(string(v.pod.UID)) {
 		if s.Annotations["evictd.io/evicted"] != "" || s.Status.Reason == "Evicted" || slices.ContainsFunc(s.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }) {
 			c.t.Errorf("evictd has written to the pod: %q, %+v", s.Annotations, s.Status)
 		}
 	}
+	var record evict.Record
 	c.until("record", func() bool {
 		record, _ = v.record()
 		return record.Result != evict.ResultPending && record.ReportAnswer != ""
 	})
-	// Of a pod whose object the kubelet removes first, evictd-kube sees that it is gone.
-	unreported := record.ReportAnswer == "terminating" || record.ReportAnswer == "gone"
-	if record.Result != evict.ResultKilled || !unreported || record.DisruptionTarget {
+	if record.Result != evict.ResultKilled || record.ReportAnswer != "terminating" || record.DisruptionTarget {
 		c.t.Errorf("record %+v; want it killed, and not reported", record)
 	}
 	c.until("end of the order", func() bool {
 		o := c.status().Kubernetes.Orders
 		return o.Pending == 0 && o.Fences == 0
 	})
-	if o := c.status().Kubernetes.Orders; o.FencesLifted > 0 || o.Answers[record.ReportAnswer] != 1 || len(o.Answers) != 1 {
+	if o := c.status().Kubernetes.Orders; o.FencesLifted > 0 || o.Answers["terminating"] != 1 {
 		c.t.Errorf("orders %+v; want one answer, and the fence gone with the cgroup", o)
 	}
 	events := decode[eventsv1.EventList](c.t, c.must(http.MethodGet, "/apis/events.k8s.io/v1/namespaces/default/events", ""))
@@ -190,5 +192,4 @@ func (c *kubeNode) checkUnreported(v *victim) (record evict.Record) {
 			c.t.Errorf("event about the pod: %s", e.Note)
 		}
 	}
-	return record
 }

@@ -301,8 +301,8 @@ func TestTaintsBesideOtherWriters(t *testing.T) {
 	writer.Wait()
 	slices.Sort(took)
 	t.Logf("written after %v (median), %v (most), beside %d writes and %d conflicts of the other", took[len(took)/2], took[len(took)-1], writes, conflicts)
-	if most := took[len(took)-1]; most > 15*time.Second { // a slower machine loses more races, and waits longer after each
-		t.Errorf("written after %v; want at most 15s", most)
+	if most := took[len(took)-1]; most > 5*time.Second {
+		t.Errorf("written after %v; want at most 5s", most)
 	}
 }
 
@@ -359,10 +359,11 @@ func TestNodeRights(t *testing.T) {
 		t.Helper()
 		o := r.killed(name, "Always", kube.StageEnded)
 		o.Taint = memoryTaint
+		began := time.Now()
 		n.Order(o)
 		n.want(o.ID, kube.AnswerReported)
-		if n.logged("does not have its taint yet") > 0 {
-			t.Errorf("%s was reported when it had waited for the taint; want it not to wait", name)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s reported after %v; want it not to wait for the taint", name, took)
 		}
 	}
 	report("without-rights")

@@ -60,7 +60,7 @@ func TestReportUndoneAtOnce(t *testing.T) {
 
 // maxAssertion bounds the median time from a watch event to the write that it causes, which is
 // about a millisecond on an idle machine, and answerDelay is how long an answer is kept.
-const maxAssertion, answerDelay = 200 * time.Millisecond, 500 * time.Millisecond
+const maxAssertion, answerDelay = 50 * time.Millisecond, 300 * time.Millisecond
 
 // observer is a proxy before the API server. It notes when the watch shows that the report of a
 // pod was taken back, and when the report is written again.

@@ -41,7 +41,6 @@ type victim struct {
 	fenced  time.Time // the limit was first seen to be 0: cgroup.max.descendants, on v1 pids.max
 	lifted  bool      // and later not to be 0 any more
 	gone    time.Time // of the pod's cgroup
-	looked  time.Time // when the limit was last read
 }
 
 // promptReport is the time from the kill to the report within which the kubelet does not
@@ -72,7 +71,6 @@ func (c *kubeNode) observe(w *workload, p *corev1.Pod) *victim {
 // look reads the victim's processes and the limit of its fence once. It returns false when
 // the cgroup is gone.
 func (v *victim) look(dir string) bool {
-	looked := time.Now()
 	limit, err := os.ReadFile(filepath.Join(dir, "cgroup.max.descendants"))
 	if errors.Is(err, os.ErrNotExist) { // v1, or the cgroup is gone
 		limit, err = os.ReadFile(filepath.Join(dir, "pids.max"))
@@ -86,7 +84,6 @@ func (v *victim) look(dir string) bool {
 		v.gone = now
 		return false
 	}
-	v.looked = looked
 	switch fenced := strings.TrimSpace(string(limit)) == "0"; {
 	case fenced && v.fenced.IsZero():
 		v.fenced = now
@@ -133,16 +130,6 @@ func (v *victim) isFenced() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return !v.fenced.IsZero()
-}
-
-// unfenced reports whether the pod had no fence after its last process was gone, or lost it too early. If this process had
-// no processor between that end and the end of the cgroup, it has not looked: then it is not known. The caller holds mu.
-func (v *victim) unfenced(r *evict.Record) bool {
-	if v.fenced.IsZero() && !v.looked.After(r.LastGone) {
-		v.c.t.Logf("%s: its limit was not read after its last process was gone", v.w.name)
-		return false
-	}
-	return v.fenced.IsZero() || v.lifted
 }
 
 // outcome is what became of a victim, as times and as errors.
@@ -269,7 +256,7 @@ func (v *victim) processProblems(r *evict.Record) (problems []problem) {
 	if logs := v.c.restarted(&v.pod); len(logs) > 0 {
 		problems = append(problems, problem{problemRestart, fmt.Sprintf("containers ran again: %v", logs)})
 	}
-	if v.unfenced(r) {
+	if v.fenced.IsZero() || v.lifted {
 		problems = append(problems, problem{problemFence, fmt.Sprintf("fenced at %v, lifted before the cgroup was gone: %t", v.fenced, v.lifted)})
 	}
 	want := evict.ResultKilled

@@ -183,8 +183,8 @@ func TestFenceIgnored(t *testing.T) {
 	if len(commands) != 3 {
 		t.Fatalf("%d commands to switch off; want 3", len(commands))
 	}
-	if first, second := commands[1].Sub(commands[0]), commands[2].Sub(commands[1]); second < 10*time.Second {
-		t.Errorf("attempts %v and %v after the ones before; want the second after proof_timeout and a doubled back-off, 6s+4s", first, second)
+	if first, second := commands[1].Sub(commands[0]), commands[2].Sub(commands[1]); second < first+time.Second {
+		t.Errorf("attempts %v and %v after the ones before; want a longer back-off", first, second)
 	}
 	if err := c.PullPlug("a"); err != nil {
 		t.Fatal(err)

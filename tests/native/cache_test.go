@@ -103,6 +103,9 @@ func TestHogBesideActiveCache(t *testing.T) {
 	if took := rec.SignalSent.Sub(rec.CrossingSeen); took > immediateLimit {
 		t.Errorf("the hog was killed %v after the crossing; want at most %v", took, immediateLimit)
 	}
+	if rec.Overshoot > 200*mebibyte {
+		t.Errorf("overshoot %d MiB; want the hog stopped near the threshold", rec.Overshoot/mebibyte)
+	}
 }
 
 // TestHogWhileCrossingWaits: the wait after a crossing by file cache ends when other memory grows.

@@ -38,7 +38,7 @@ func TestSteadyPodLives(t *testing.T) {
 	hot := 0
 	var latency []time.Duration
 	for i := range rounds {
-		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(1450 * mebibyte))})
+		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(2 * gibibyte))})
 		d.waitPods(2)
 		hog.grow()
 		hog.mustDie()
@@ -96,9 +96,11 @@ func TestContinuousGC(t *testing.T) {
 	d.env = []string{"GOGC=1", "GOMEMLIMIT=8MiB"}
 	d.start()
 	d.waitPods(1)
-	// A Go program that does nothing but collect garbage stops for 0.1 s now and then while other processes use all CPUs.
+	// At this rate the kernel's OOM killer follows 0.8 s after the crossing. At full speed it would be 0.2 s, and a Go
+	// program that does nothing but collect garbage stops for 0.1 s now and then while other processes use all CPUs.
+	rate := strconv.Itoa(512 * mebibyte)
 	for i := range 3 {
-		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(800 * mebibyte))})
+		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(gibibyte, "-rate", rate))})
 		d.waitPods(2)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -136,7 +138,7 @@ func TestReloadRearms(t *testing.T) {
 			t.Fatalf("reload error = %q; want none", s.Config.LastReloadError)
 		}
 		// Without a wait, so that a lane that is still armed with the previous threshold would be noticed.
-		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(850 * mebibyte))})
+		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(gibibyte))})
 		d.waitPods(2)
 		hog.grow()
 		hog.mustDie()
@@ -169,7 +171,7 @@ func TestForkingAllocators(t *testing.T) {
 // TestHogIgnoresSIGTERM: a hog that ignores SIGTERM is killed without delay.
 func TestHogIgnoresSIGTERM(t *testing.T) {
 	n := startNode(t, gibibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(900*mebibyte, "-ignore-term"))})
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(gibibyte, "-ignore-term"))})
 	d := startDaemon(t, n, hardThreshold("512Mi"), hog)
 	hog.grow()
 	hog.mustDie()

@@ -9,17 +9,14 @@ import (
 )
 
 // TestReloadWhileGrowing: the threshold is changed repeatedly while a hog grows across it. The lanes stay armed during
-// a reload, so the hog gets no further below the threshold than without reloads. On a busy machine a hog that had no
-// processor, and catches up, or an evictd that had none, may spoil half of the crossings.
+// a reload, so the hog gets no further below the threshold than without reloads.
 func TestReloadWhileGrowing(t *testing.T) {
 	n := startNode(t, gibibyte)
 	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
 	const rate = 200 * mebibyte
 	d := startDaemon(t, n, hardThreshold("512Mi"), bystander)
 	d.laneIsUp(lanes.BPF)
-	const hogs = 4
-	stopped := 0
-	for i := range hogs {
+	for i := range 2 {
 		hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(900*mebibyte, "-rate", fmt.Sprint(rate)))})
 		d.waitPods(2)
 		hog.grow()
@@ -35,18 +32,15 @@ func TestReloadWhileGrowing(t *testing.T) {
 		rec := d.waitRecord(hog)
 		checkKilled(t, &rec, hog)
 		t.Logf("%d reloads; raised by %s, %s; %d KiB below the threshold", reloads, rec.Lane, rec.Confirm, rec.Overshoot>>10)
-		if reloads < 3 {
-			t.Errorf("%d reloads while the hog grew; want at least 3", reloads)
+		if reloads < 10 {
+			t.Errorf("%d reloads while the hog grew; want at least 10", reloads)
 		}
 		// 100 ms without an armed lane would be 20 MiB.
-		if rec.Overshoot <= int64(node.ScaleTimeout(1))*8*mebibyte {
-			stopped++
+		if most := int64(node.ScaleTimeout(1)) * 8 * mebibyte; rec.Overshoot > most {
+			t.Errorf("overshoot = %d MiB; want at most %d", rec.Overshoot/mebibyte, most/mebibyte)
 		}
 		mustLive(t, bystander)
 		hog.remove()
 		d.waitPods(1)
-	}
-	if stopped < hogs/2 {
-		t.Errorf("%d of %d hogs were stopped within 8 MiB below the threshold; want at least %d", stopped, hogs, hogs/2)
 	}
 }

@@ -80,11 +80,11 @@ func checkKilled(t *testing.T, rec *evict.Record, p *pod) {
 	}
 }
 
-// noErrors reports whether a record has no error. It ignores time-outs of the runtime, which writes each stop to its disk:
-// the processes have exited nevertheless, and the sandbox is stopped later.
+// noErrors reports whether a record has no error. On a slow machine it ignores time-outs of the runtime: the processes
+// have exited nevertheless, and the sandbox is stopped later.
 func noErrors(rec *evict.Record) bool {
 	for line := range strings.Lines(rec.Error) {
-		if !strings.Contains(line, cri.ErrTimeout.Error()) {
+		if node.ScaleTimeout(1) == 1 || !strings.Contains(line, cri.ErrTimeout.Error()) {
 			return false
 		}
 	}
